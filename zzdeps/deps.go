@@ -1,0 +1,41 @@
+//go:build deps
+
+// Package zzdeps keeps modules in go.mod while the parts that need them are written. It goes before the first release.
+package zzdeps
+
+import (
+	_ "cel.dev/cel-go/cel"
+	_ "code.dny.dev/ssrf"
+	_ "connectrpc.com/connect/v2"
+	_ "github.com/alecthomas/kong"
+	_ "github.com/anishathalye/porcupine"
+	_ "github.com/creack/pty"
+	_ "github.com/elastic/go-seccomp-bpf"
+	_ "github.com/go-json-experiment/json"
+	_ "github.com/go-json-experiment/json/jsontext"
+	_ "github.com/goccy/go-yaml"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/invopop/jsonschema"
+	_ "github.com/landlock-lsm/go-landlock/landlock"
+	_ "github.com/modelcontextprotocol/go-sdk/mcp"
+	_ "github.com/ncruces/go-sqlite3/driver"
+	_ "github.com/pressly/goose/v3"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/santhosh-tekuri/jsonschema/v6"
+	_ "github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	_ "github.com/spiffe/go-spiffe/v2/spiffeid"
+	_ "github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	_ "github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	_ "go.opentelemetry.io/otel"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/net/dns/dnsmessage"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "golang.org/x/time/rate"
+	_ "google.golang.org/grpc"
+	_ "google.golang.org/protobuf/proto"
+	_ "pgregory.net/rapid"
+)
