@@ -52,7 +52,8 @@ type Intent struct {
 	Tool         string   `json:"tool"`      // the server's name
 	Schema       string   `json:"schema"`    // digest of the reviewed tool's bytes that travel beside it for Mcp-Param-*, or ""
 	Effect       string   `json:"effect"`    // read | write
-	Arguments    string   `json:"arguments"` // digest of the argument bytes
+	Arguments    string   `json:"arguments"` // digest of the argument bytes; "" for kinds other than call
+	Meta         string   `json:"meta"`      // digest of the kind's own input that travels beside it, or ""
 	Authority    string   `json:"authority"` // rule | approval:ID | grant:ID | retry:ID
 	Owner        string   `json:"owner"`     // for callbacks
 	Trace        string   `json:"trace"`     // our own traceparent
