@@ -180,6 +180,7 @@ type WorkerFrame struct {
 	//	*WorkerFrame_Outcome
 	//	*WorkerFrame_Attested
 	//	*WorkerFrame_Health
+	//	*WorkerFrame_Chunk
 	Frame         isWorkerFrame_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -285,6 +286,15 @@ func (x *WorkerFrame) GetHealth() *Health {
 	return nil
 }
 
+func (x *WorkerFrame) GetChunk() *WorkerChunk {
+	if x != nil {
+		if x, ok := x.Frame.(*WorkerFrame_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
 type isWorkerFrame_Frame interface {
 	isWorkerFrame_Frame()
 }
@@ -317,6 +327,10 @@ type WorkerFrame_Health struct {
 	Health *Health `protobuf:"bytes,7,opt,name=health,proto3,oneof"`
 }
 
+type WorkerFrame_Chunk struct {
+	Chunk *WorkerChunk `protobuf:"bytes,8,opt,name=chunk,proto3,oneof"`
+}
+
 func (*WorkerFrame_Hello) isWorkerFrame_Frame() {}
 
 func (*WorkerFrame_Ready) isWorkerFrame_Frame() {}
@@ -330,6 +344,8 @@ func (*WorkerFrame_Outcome) isWorkerFrame_Frame() {}
 func (*WorkerFrame_Attested) isWorkerFrame_Frame() {}
 
 func (*WorkerFrame_Health) isWorkerFrame_Frame() {}
+
+func (*WorkerFrame_Chunk) isWorkerFrame_Frame() {}
 
 type WorkerHello struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -658,11 +674,11 @@ type Outcome struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Intent          string                 `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
 	Transport       Transport              `protobuf:"varint,2,opt,name=transport,proto3,enum=sallyport.v1.Transport" json:"transport,omitempty"`
-	BytesWritten    int64                  `protobuf:"varint,3,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"` // application bytes, counted on the connection
-	HttpStatus      int32                  `protobuf:"varint,4,opt,name=http_status,json=httpStatus,proto3" json:"http_status,omitempty"`       // 0: none was read
-	Failure         string                 `protobuf:"bytes,5,opt,name=failure,proto3" json:"failure,omitempty"`                                // how it failed, one word of worker/upstream's list; empty when a complete valid answer was read
-	Body            []byte                 `protobuf:"bytes,6,opt,name=body,proto3" json:"body,omitempty"`                                      // the JSON-RPC message with our id, exactly as received; empty otherwise; chunked when large
-	ChunkedDigest   []byte                 `protobuf:"bytes,7,opt,name=chunked_digest,json=chunkedDigest,proto3" json:"chunked_digest,omitempty"`
+	BytesWritten    int64                  `protobuf:"varint,3,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`   // application bytes, counted on the connection
+	HttpStatus      int32                  `protobuf:"varint,4,opt,name=http_status,json=httpStatus,proto3" json:"http_status,omitempty"`         // 0: none was read
+	Failure         string                 `protobuf:"bytes,5,opt,name=failure,proto3" json:"failure,omitempty"`                                  // how it failed, one word of worker/upstream's list; empty when a complete valid answer was read
+	Body            []byte                 `protobuf:"bytes,6,opt,name=body,proto3" json:"body,omitempty"`                                        // the JSON-RPC message with our id, exactly as received; empty otherwise, and when it came in chunks
+	ChunkedDigest   []byte                 `protobuf:"bytes,7,opt,name=chunked_digest,json=chunkedDigest,proto3" json:"chunked_digest,omitempty"` // SHA-256 of the body whose chunks came before this frame; empty when it is inline
 	ChunkedSize     int64                  `protobuf:"varint,8,opt,name=chunked_size,json=chunkedSize,proto3" json:"chunked_size,omitempty"`
 	Detail          string                 `protobuf:"bytes,9,opt,name=detail,proto3" json:"detail,omitempty"`                                           // for the log; no secret, no body
 	UpstreamSession []byte                 `protobuf:"bytes,10,opt,name=upstream_session,json=upstreamSession,proto3" json:"upstream_session,omitempty"` // sealed; old era only
@@ -1259,10 +1275,12 @@ type IntentJob struct {
 	Intent           []byte                 `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`            // strict JSON; see docs/intent.md
 	Signature        []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`      // Ed25519 over the domain-separated bytes, or the HMAC of a read's call
 	KeyId            string                 `protobuf:"bytes,3,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // the control node's key, or "link" for the HMAC
-	Arguments        []byte                 `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`      // their SHA-256 stands in the intent
+	Arguments        []byte                 `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`      // their SHA-256 stands in the intent; empty when their chunks came before this frame
 	SealedCredential []byte                 `protobuf:"bytes,5,opt,name=sealed_credential,json=sealedCredential,proto3" json:"sealed_credential,omitempty"`
-	Go               bool                   `protobuf:"varint,6,opt,name=go,proto3" json:"go,omitempty"`    // an allowed read: dispatch at once
-	Meta             []byte                 `protobuf:"bytes,7,opt,name=meta,proto3" json:"meta,omitempty"` // kind-specific input beside the intent, its SHA-256 inside
+	Go               bool                   `protobuf:"varint,6,opt,name=go,proto3" json:"go,omitempty"`                                                 // an allowed read: dispatch at once
+	Meta             []byte                 `protobuf:"bytes,7,opt,name=meta,proto3" json:"meta,omitempty"`                                              // kind-specific input beside the intent, its SHA-256 inside
+	Tool             []byte                 `protobuf:"bytes,8,opt,name=tool,proto3" json:"tool,omitempty"`                                              // the reviewed tool's bytes, their SHA-256 inside; empty when the call needs none
+	UpstreamSession  []byte                 `protobuf:"bytes,9,opt,name=upstream_session,json=upstreamSession,proto3" json:"upstream_session,omitempty"` // sealed, its SHA-256 inside; old era only
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1342,6 +1360,20 @@ func (x *IntentJob) GetGo() bool {
 func (x *IntentJob) GetMeta() []byte {
 	if x != nil {
 		return x.Meta
+	}
+	return nil
+}
+
+func (x *IntentJob) GetTool() []byte {
+	if x != nil {
+		return x.Tool
+	}
+	return nil
+}
+
+func (x *IntentJob) GetUpstreamSession() []byte {
+	if x != nil {
+		return x.UpstreamSession
 	}
 	return nil
 }
@@ -1651,6 +1683,8 @@ func (x *NodeKey) GetSignature() []byte {
 	return nil
 }
 
+// WorkerChunk carries a part of a body over 256 KiB, in order, interleaved with other frames. The frame that needs the body comes after its last
+// chunk and names its SHA-256.
 type WorkerChunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -1717,7 +1751,7 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"\x19sallyport/v1/worker.proto\x12\fsallyport.v1\x1a\x17sallyport/v1/host.proto\"A\n" +
 	"\fWorkerFrames\x121\n" +
-	"\x06frames\x18\x01 \x03(\v2\x19.sallyport.v1.WorkerFrameR\x06frames\"\xf2\x02\n" +
+	"\x06frames\x18\x01 \x03(\v2\x19.sallyport.v1.WorkerFrameR\x06frames\"\xa5\x03\n" +
 	"\vWorkerFrame\x121\n" +
 	"\x05hello\x18\x01 \x01(\v2\x19.sallyport.v1.WorkerHelloH\x00R\x05hello\x12+\n" +
 	"\x05ready\x18\x02 \x01(\v2\x13.sallyport.v1.ReadyH\x00R\x05ready\x12(\n" +
@@ -1725,7 +1759,8 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\bprogress\x18\x04 \x01(\v2\x19.sallyport.v1.JobProgressH\x00R\bprogress\x121\n" +
 	"\aoutcome\x18\x05 \x01(\v2\x15.sallyport.v1.OutcomeH\x00R\aoutcome\x124\n" +
 	"\battested\x18\x06 \x01(\v2\x16.sallyport.v1.AttestedH\x00R\battested\x12.\n" +
-	"\x06health\x18\a \x01(\v2\x14.sallyport.v1.HealthH\x00R\x06healthB\a\n" +
+	"\x06health\x18\a \x01(\v2\x14.sallyport.v1.HealthH\x00R\x06health\x121\n" +
+	"\x05chunk\x18\b \x01(\v2\x19.sallyport.v1.WorkerChunkH\x00R\x05chunkB\a\n" +
 	"\x05frame\"\xf0\x02\n" +
 	"\vWorkerHello\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x10\n" +
@@ -1803,7 +1838,7 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\x04wire\x18\x02 \x01(\x05R\x04wire\x12+\n" +
 	"\x11protected_version\x18\x03 \x01(\x05R\x10protectedVersion\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12 \n" +
-	"\vincarnation\x18\x05 \x01(\tR\vincarnation\"\xc7\x01\n" +
+	"\vincarnation\x18\x05 \x01(\tR\vincarnation\"\x86\x02\n" +
 	"\tIntentJob\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\fR\x06intent\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x15\n" +
@@ -1811,7 +1846,9 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\targuments\x18\x04 \x01(\fR\targuments\x12+\n" +
 	"\x11sealed_credential\x18\x05 \x01(\fR\x10sealedCredential\x12\x0e\n" +
 	"\x02go\x18\x06 \x01(\bR\x02go\x12\x12\n" +
-	"\x04meta\x18\a \x01(\fR\x04meta\"\x1c\n" +
+	"\x04meta\x18\a \x01(\fR\x04meta\x12\x12\n" +
+	"\x04tool\x18\b \x01(\fR\x04tool\x12)\n" +
+	"\x10upstream_session\x18\t \x01(\fR\x0fupstreamSession\"\x1c\n" +
 	"\x02Go\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\" \n" +
 	"\x06Attest\x12\x16\n" +
@@ -1897,28 +1934,29 @@ var file_sallyport_v1_worker_proto_depIdxs = []int32{
 	8,  // 5: sallyport.v1.WorkerFrame.outcome:type_name -> sallyport.v1.Outcome
 	10, // 6: sallyport.v1.WorkerFrame.attested:type_name -> sallyport.v1.Attested
 	22, // 7: sallyport.v1.WorkerFrame.health:type_name -> sallyport.v1.Health
-	23, // 8: sallyport.v1.WorkerHello.high_water:type_name -> sallyport.v1.HighWater
-	0,  // 9: sallyport.v1.Outcome.transport:type_name -> sallyport.v1.Transport
-	9,  // 10: sallyport.v1.Outcome.timings:type_name -> sallyport.v1.Timings
-	1,  // 11: sallyport.v1.Attested.state:type_name -> sallyport.v1.AttestState
-	12, // 12: sallyport.v1.Jobs.jobs:type_name -> sallyport.v1.Job
-	13, // 13: sallyport.v1.Job.welcome:type_name -> sallyport.v1.WorkerWelcome
-	14, // 14: sallyport.v1.Job.intent:type_name -> sallyport.v1.IntentJob
-	15, // 15: sallyport.v1.Job.go:type_name -> sallyport.v1.Go
-	16, // 16: sallyport.v1.Job.attest:type_name -> sallyport.v1.Attest
-	17, // 17: sallyport.v1.Job.close:type_name -> sallyport.v1.CloseIntent
-	18, // 18: sallyport.v1.Job.ack:type_name -> sallyport.v1.OutcomeAck
-	23, // 19: sallyport.v1.Job.high_water:type_name -> sallyport.v1.HighWater
-	19, // 20: sallyport.v1.Job.keys:type_name -> sallyport.v1.Keys
-	21, // 21: sallyport.v1.Job.chunk:type_name -> sallyport.v1.WorkerChunk
-	20, // 22: sallyport.v1.Keys.keys:type_name -> sallyport.v1.NodeKey
-	2,  // 23: sallyport.v1.Worker.Link:input_type -> sallyport.v1.WorkerFrames
-	11, // 24: sallyport.v1.Worker.Link:output_type -> sallyport.v1.Jobs
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	21, // 8: sallyport.v1.WorkerFrame.chunk:type_name -> sallyport.v1.WorkerChunk
+	23, // 9: sallyport.v1.WorkerHello.high_water:type_name -> sallyport.v1.HighWater
+	0,  // 10: sallyport.v1.Outcome.transport:type_name -> sallyport.v1.Transport
+	9,  // 11: sallyport.v1.Outcome.timings:type_name -> sallyport.v1.Timings
+	1,  // 12: sallyport.v1.Attested.state:type_name -> sallyport.v1.AttestState
+	12, // 13: sallyport.v1.Jobs.jobs:type_name -> sallyport.v1.Job
+	13, // 14: sallyport.v1.Job.welcome:type_name -> sallyport.v1.WorkerWelcome
+	14, // 15: sallyport.v1.Job.intent:type_name -> sallyport.v1.IntentJob
+	15, // 16: sallyport.v1.Job.go:type_name -> sallyport.v1.Go
+	16, // 17: sallyport.v1.Job.attest:type_name -> sallyport.v1.Attest
+	17, // 18: sallyport.v1.Job.close:type_name -> sallyport.v1.CloseIntent
+	18, // 19: sallyport.v1.Job.ack:type_name -> sallyport.v1.OutcomeAck
+	23, // 20: sallyport.v1.Job.high_water:type_name -> sallyport.v1.HighWater
+	19, // 21: sallyport.v1.Job.keys:type_name -> sallyport.v1.Keys
+	21, // 22: sallyport.v1.Job.chunk:type_name -> sallyport.v1.WorkerChunk
+	20, // 23: sallyport.v1.Keys.keys:type_name -> sallyport.v1.NodeKey
+	2,  // 24: sallyport.v1.Worker.Link:input_type -> sallyport.v1.WorkerFrames
+	11, // 25: sallyport.v1.Worker.Link:output_type -> sallyport.v1.Jobs
+	25, // [25:26] is the sub-list for method output_type
+	24, // [24:25] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_worker_proto_init() }
@@ -1935,6 +1973,7 @@ func file_sallyport_v1_worker_proto_init() {
 		(*WorkerFrame_Outcome)(nil),
 		(*WorkerFrame_Attested)(nil),
 		(*WorkerFrame_Health)(nil),
+		(*WorkerFrame_Chunk)(nil),
 	}
 	file_sallyport_v1_worker_proto_msgTypes[10].OneofWrappers = []any{
 		(*Job_Welcome)(nil),
