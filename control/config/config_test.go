@@ -1,0 +1,254 @@
+package config_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/catalog"
+	"sallyport.dev/control/config"
+)
+
+var now = time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
+
+const trackerTools = `{"v":1,"tools":[{"name":"list_issues","inputSchema":{"type":"object"}},{"name":"create_issue","inputSchema":{"type":"object"}}]}`
+
+func digestOf(t *testing.T, data string) string {
+	t.Helper()
+	entries, err := catalog.Parse([]byte(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return catalog.Digest(entries).String()
+}
+
+func files() map[string][]byte {
+	return map[string][]byte{"catalogs/tracker.json": []byte(trackerTools)}
+}
+
+func good(t *testing.T) string {
+	return fmt.Sprintf(`version: 1
+connections:
+  tracker:
+    url: https://mcp.tracker.example.org/mcp
+    auth: {type: bearer}
+    limits: {timeout: 60s, concurrent: 4, result: 2MiB}
+    catalog: {file: catalogs/tracker.json, digest: %q}
+    tools:
+      list_issues: {effect: read, repeat: true, extra: refuse}
+      create_issue: {effect: write, as: new_issue}
+profiles:
+  dev:
+    attended: true
+    hold: 0s
+    grants:
+      - {tools: [tracker/list_issues], rule: allow}
+      - {tools: [tracker/create_issue], rule: ask, when: 'args.project == "web"', limit: {calls: 20, per: 1h}}
+standing:
+  nightly: {profile: dev, tools: [tracker/create_issue], calls: 50, per: 24h, until: 2027-01-31, reason: "triage bot"}
+`, digestOf(t, trackerTools))
+}
+
+func read(t *testing.T, yaml string) (config.Desired, []config.Problem) {
+	t.Helper()
+	return config.Read([]byte(yaml), files(), nil, now)
+}
+
+func TestReadGood(t *testing.T) {
+	d, problems := read(t, good(t))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	c := d.Connections["tracker"]
+	if c.Origin != "https://mcp.tracker.example.org" || c.Path != "/mcp" || c.Limits.Timeout != time.Minute || c.Limits.Result != 2<<20 || c.State != control.ConnectionUntested {
+		t.Errorf("connection: %+v", c)
+	}
+	cat := d.Catalogs["tracker"]
+	if len(cat.Tools) != 2 || cat.Tools[0].As != "new_issue" || cat.Tools[0].Effect != control.Write || cat.Tools[1].As != "tracker_list_issues" || !cat.Tools[1].RefuseExtra {
+		t.Errorf("catalog: %+v", cat)
+	}
+	p := d.Profiles["dev"]
+	if p.Hold != 0 || p.Approval.Expires != time.Hour || p.Grants[1].Limit.Calls != 20 || p.Approvers[0] != "owner" || p.Sandbox.PIDs != 512 {
+		t.Errorf("profile: %+v", p)
+	}
+	if g := d.Standing["nightly"]; g.Limit.Calls != 50 || g.Limit.Per != 24*time.Hour || g.Until.Year() != 2027 {
+		t.Errorf("standing: %+v", g)
+	}
+}
+
+// Each row breaks the good file in one way; want is a part of the message, at a line that holds at.
+func TestReadBad(t *testing.T) {
+	base := good(t)
+	for name, c := range map[string]struct{ old, new, at, want string }{
+		"unknown member":         {"    attended: true", "    atended: true", "atended", "known members are attended"},
+		"member twice":           {"    hold: 0s", "    hold: 0s\n    hold: 1s", "hold: 1s", "stands here twice"},
+		"version":                {"version: 1", "version: 2", "version", "must be 1"},
+		"text for bool":          {"attended: true", `attended: "yes"`, "attended", "must be true or false"},
+		"number for text":        {"reason: \"triage bot\"", "reason: 7", "reason", "must be text"},
+		"plain http":             {"https://mcp", "http://mcp", "url", "network: {http: true}"},
+		"password in url":        {"https://mcp", "https://u:p@mcp", "url", "must not carry a name or password"},
+		"metadata range":         {"    auth:", "    network: {allow: [169.254.0.0/16]}\n    auth:", "169.254", "link-local, metadata"},
+		"everything":             {"    auth:", "    network: {allow: [0.0.0.0/0]}\n    auth:", "0.0.0.0/0", "which no connection may reach"},
+		"public range":           {"    auth:", "    network: {allow: [8.8.8.0/24]}\n    auth:", "8.8.8", "is not private"},
+		"allow on a write":       {"rule: ask, when", "rule: allow, when", "create_issue], rule", "standing grant"},
+		"allow on all":           {"tools: [tracker/list_issues], rule", "tools: [tracker/*], rule", "tracker/*", "allows a write (create_issue)"},
+		"unknown tool":           {"tracker/list_issues", "tracker/list", "tracker/list", "no reviewed tool list"},
+		"unknown connection":     {"[tracker/list_issues]", "[other/list_issues]", "other/", "no connection is named other"},
+		"pattern":                {"[tracker/list_issues]", "['*/list']", "list']", "must be connection/tool"},
+		"wrong digest":           {`digest: "`, `digest: "0`, "digest", "is not the digest of"},
+		"file above":             {"file: catalogs/", "file: ../catalogs/", "file", "beside or below"},
+		"file missing":           {"file: catalogs/tracker", "file: catalogs/gone", "file", "catalogs pull tracker"},
+		"tool not in catalog":    {"      list_issues: {", "      list_issue: {", "list_issue:", "is not in the catalog"},
+		"no effect":              {"effect: read, repeat: true, ", "", "list_issues:", "needs an effect"},
+		"repeat on a write":      {"effect: write, as", "effect: write, repeat: true, as", "repeat", "a write is never repeated"},
+		"reserved name":          {"as: new_issue", "as: await_call", "await_call", "Sallyport's own"},
+		"bad name":               {"as: new_issue", "as: New-Issue", "New-Issue", "of a-z, 0-9 and _"},
+		"collision":              {"as: new_issue", "as: tracker_list_issues", "dev", "same name in the sandbox"},
+		"hold too long":          {"hold: 0s", "hold: 11m", "hold", "must be 0s to 10m0s"},
+		"standing without until": {"until: 2027-01-31, ", "", "nightly", "is missing: a standing grant ends"},
+		"standing in the past":   {"until: 2027-01-31", "until: 2026-01-31", "until", "has passed"},
+		"standing for ever":      {"until: 2027-01-31", "until: 2099-01-31", "until", "400 days"},
+		"standing no reason":     {`, reason: "triage bot"`, "", "nightly", "say why"},
+		"secret":                 {"    auth: {type: bearer}", "    auth: {type: bearer} # ghp_abcdefghijklmnopqrstuvwxyz0123", "ghp_", "looks like a secret"},
+		"anchor":                 {"attended: true", "attended: &a true", "attended", "anchors"},
+		"header without name":    {"type: bearer", "type: header", "auth", "stands with type header"},
+		"timeout":                {"timeout: 60s", "timeout: 31m", "timeout", "must be 1s to 30m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			yaml := strings.Replace(base, c.old, c.new, 1)
+			if yaml == base {
+				t.Fatal("the row changes nothing")
+			}
+			_, problems := read(t, yaml)
+			for _, p := range problems {
+				lines := strings.Split(yaml, "\n")
+				if strings.Contains(p.String(), c.want) && p.Line > 0 && strings.Contains(lines[p.Line-1], c.at) {
+					return
+				}
+			}
+			t.Fatalf("want %q at a line with %q, got %v", c.want, c.at, problems)
+		})
+	}
+}
+
+func TestReadReportsAllAtOnce(t *testing.T) {
+	yaml := strings.NewReplacer("attended: true", "attended: 7", "timeout: 60s", "timeout: soon", "effect: read", "effect: maybe").Replace(good(t))
+	_, problems := read(t, yaml)
+	if len(problems) < 3 {
+		t.Fatalf("three errors, %d reported: %v", len(problems), problems)
+	}
+	for i := 1; i < len(problems); i++ {
+		if problems[i].Line < problems[i-1].Line {
+			t.Fatalf("not in the file's order: %v", problems)
+		}
+	}
+}
+
+func TestReadNotYAML(t *testing.T) {
+	for _, in := range []string{"", "{", "a: [", "\x00", "- 1", "--- 1\n--- 2", strings.Repeat("[", 10000)} {
+		if _, problems := read(t, in); len(problems) == 0 {
+			t.Errorf("%.20q was taken", in)
+		}
+	}
+}
+
+func TestConditionIsChecked(t *testing.T) {
+	var seen []string
+	check := func(when string, tools []control.Tool) error {
+		seen = append(seen, fmt.Sprint(when, " ", len(tools)))
+		return errors.New("args.project is not in the schema")
+	}
+	_, problems := config.Read([]byte(good(t)), files(), check, now)
+	if len(seen) != 1 || !strings.HasPrefix(seen[0], `args.project == "web" 1`) {
+		t.Errorf("checked %v", seen)
+	}
+	if len(problems) != 1 || problems[0].Path != "profiles.dev.grants[1].when" || problems[0].Line != 17 {
+		t.Errorf("got %+v", problems)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	d, problems := read(t, good(t))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	changes, set := config.Plan(config.Current{}, d, false)
+	var got []string
+	for _, c := range changes {
+		got = append(got, fmt.Sprintf("%s %s %s", c.Action, c.Kind, c.Name))
+	}
+	if s := strings.Join(got, ", "); s != "add connection tracker, test connection tracker, add catalog tracker, add profile dev, add standing nightly" {
+		t.Error(s)
+	}
+	current := config.Current{Desired: d}
+	tested := d.Connections["tracker"]
+	tested.State, tested.Protocol, tested.Revision = control.ConnectionEnabled, "2026-07-28", 3
+	current.Connections = map[string]control.Connection{"tracker": tested}
+	if changes, set = config.Plan(current, d, true); len(changes) != 0 || len(set.Connections) != 0 {
+		t.Errorf("an unchanged file plans %+v", changes)
+	}
+	moved, problems := read(t, strings.Replace(good(t), "/mcp\n", "/v2/mcp\n", 1))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	changes, set = config.Plan(current, moved, false)
+	if len(changes) != 2 || changes[1].Action != config.Test || set.Connections["tracker"].State != control.ConnectionUntested {
+		t.Errorf("a moved connection plans %+v", changes)
+	}
+	empty := config.Desired{}
+	if changes, _ = config.Plan(current, empty, false); len(changes) != 0 {
+		t.Errorf("removal without prune: %+v", changes)
+	}
+	if changes, _ = config.Plan(current, empty, true); len(changes) != 3 || changes[0].Kind != "standing" {
+		t.Errorf("prune: %+v", changes)
+	}
+}
+
+func TestSchemaTakesTheGoodFile(t *testing.T) {
+	schema, err := config.Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(schema)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("mem:///s.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("mem:///s.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v any
+	if err := json.Unmarshal([]byte(`{"version":1,"connections":{"t":{"url":"https://x","limits":{"timeout":"60s"}}}}`), &v); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate(v); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []string{`{"version":1,"conections":{}}`, `{"version":1,"connections":{"t":{"url":"https://x","limits":{"timeout":"soon"}}}}`, `{"version":1,"profiles":{"p":{"grants":[{"tools":["a/b"],"rule":"maybe"}]}}}`} {
+		if err := json.Unmarshal([]byte(bad), &v); err != nil {
+			t.Fatal(err)
+		}
+		if s.Validate(v) == nil {
+			t.Errorf("the schema takes %s", bad)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("version: 1\nprofiles: {dev: {attended: true}}\n")
+	f.Add("a: &b [*b]\n")
+	f.Add("version: 1\nconnections:\n  x:\n    url: https://a\n    <<: {}\n")
+	f.Fuzz(func(t *testing.T, in string) {
+		config.Read([]byte(in), nil, nil, now)
+	})
+}
