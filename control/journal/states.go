@@ -15,7 +15,7 @@ const (
 	Cancelled       State = "cancelled"
 	Expired         State = "expired"
 	Voided          State = "voided"
-	Failed          State = "failed" // nothing was sent
+	Failed          State = "failed" // nothing was sent; or a read was sent and its answer lost (Transport says which)
 	Dispatching     State = "dispatching"
 	Retrying        State = "retrying"
 	Answered        State = "answered"
