@@ -1,0 +1,97 @@
+package relay
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+
+	"sallyport.dev/errs"
+)
+
+// IDLength is the length of an id: 128 bits in base32.
+const IDLength = 26
+
+const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+var encoding = base32.NewEncoding(alphabet).WithPadding(base32.NoPadding)
+
+// NewID returns 128 random bits as 26 characters of lower-case base32 (RFC 4648 alphabet, no padding).
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:]) //nolint:errcheck // crypto/rand never fails
+	return encoding.EncodeToString(b[:])
+}
+
+// ValidID reports whether s is a canonical id: two different ids never mean the same 128 bits.
+func ValidID(s string) bool {
+	if len(s) != IDLength {
+		return false
+	}
+	for i := range len(s) {
+		if !idByte[s[i]] {
+			return false
+		}
+	}
+	// 26 characters carry 130 bits: the last two are zero in the canonical form.
+	last := strings.IndexByte(alphabet, s[IDLength-1])
+	return last&3 == 0
+}
+
+var idByte = func() (t [256]bool) {
+	for _, c := range []byte(alphabet) {
+		t[c] = true
+	}
+	return t
+}()
+
+// Kind is what a name in new/ announces.
+type Kind int
+
+// Kinds of names in new/.
+const (
+	KindNone Kind = iota
+	KindCall
+	KindCancel
+	KindAck
+	KindGate
+)
+
+// GateName is the one name in new/ that carries no id.
+const GateName = "gate.json"
+
+// ParseName reads a name in new/ strictly: ID.call, ID.cancel, ID.ack or gate.json. Anything else is KindNone.
+func ParseName(name string) (kind Kind, id string) {
+	if name == GateName {
+		return KindGate, ""
+	}
+	id, suffix, _ := strings.Cut(name, ".")
+	switch suffix {
+	case "call":
+		kind = KindCall
+	case "cancel":
+		kind = KindCancel
+	case "ack":
+		kind = KindAck
+	default:
+		return KindNone, ""
+	}
+	if !ValidID(id) {
+		return KindNone, ""
+	}
+	return kind, id
+}
+
+// CallName, CancelName and AckName are the names in new/ for an id; ResultName is that in results/ and progress/.
+func CallName(id string) string   { return id + ".call" }
+func CancelName(id string) string { return id + ".cancel" }
+func AckName(id string) string    { return id + ".ack" }
+func ResultName(id string) string { return id + ".json" }
+
+// ParseResultName reads a name in results/ or progress/. Errors: [errs.Invalid].
+func ParseResultName(name string) (id string, err error) {
+	id, ok := strings.CutSuffix(name, ".json")
+	if !ok || !ValidID(id) {
+		return "", errs.New(errs.Invalid, "not the name of a result")
+	}
+	return id, nil
+}
