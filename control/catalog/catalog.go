@@ -4,6 +4,7 @@ package catalog
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ func Parse(data []byte) ([]Entry, error) {
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, errs.Wrap(errs.Invalid, "the catalog file is not strict JSON", err)
 	}
-	if _, err := dec.ReadToken(); err != io.EOF {
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, errs.New(errs.Invalid, "something follows the catalog's object")
 	}
 	if !seenV || !seenTools {
@@ -143,7 +144,7 @@ func Members(raw []byte) (map[string]jsontext.Value, error) {
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, errs.Wrap(errs.Invalid, "not strict JSON", err)
 	}
-	if _, err := dec.ReadToken(); err != io.EOF {
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, errs.New(errs.Invalid, "something follows the JSON object")
 	}
 	return m, nil

@@ -86,7 +86,7 @@ var namePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 const nameWords = "must be a name: a lower-case letter, then up to 31 of a-z, 0-9 and -"
 
-func (r *resolver) oneOf(p, value string, def string, allowed ...string) string {
+func (r *resolver) oneOf(p, value, def string, allowed ...string) string {
 	if value == "" {
 		return def
 	}

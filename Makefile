@@ -1,0 +1,48 @@
+# Sallyport. Every command installs what it needs or says in one sentence what to install.
+SHELL := /bin/bash
+GO    ?= go
+TOOL  := $(GO) tool -modfile=tools/go.mod
+BIN   := bin
+SHIP  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w"
+
+.PHONY: all build guest generate lint test race fuzz demo bench acceptance chaos hostile conformance mutants clean prepare
+
+all: build
+
+build: guest ## build bin/sallyport and the guest's programs
+	$(SHIP) -o $(BIN)/sallyport ./cmd/sallyport
+
+guest: ## the guest's programs, for both architectures
+	@mkdir -p $(BIN)/linux-amd64 $(BIN)/linux-arm64
+	@for arch in amd64 arm64; do for p in sallyport-guest sallyport-bridge; do \
+		GOOS=linux GOARCH=$$arch $(SHIP) -o $(BIN)/linux-$$arch/$$p ./cmd/$$p || exit 1; done; done
+
+generate: ## generate code and reference pages
+	cd api && $(GO) tool -modfile=../tools/go.mod buf generate
+	$(GO) run ./cmd/sallyport reference --out docs/reference
+
+lint: ## formatting, linters, zones, protobuf, staleness of generated files
+	$(TOOL) golangci-lint run ./...
+	cd api && $(GO) tool -modfile=../tools/go.mod buf lint
+	@bash scripts/buf-breaking
+	@bash scripts/generated-is-fresh
+	$(GO) vet ./...
+	$(GO) test ./test/house
+
+prepare: ## what the tests need from the distribution
+	@bash scripts/prepare
+
+test: prepare guest ## everything: unit, property, integration and real harnesses, with the race detector
+	@bash scripts/test
+
+demo: ## the main job, on your machine, in under a minute after the build
+	@bash scripts/demo
+
+bench: build ## the rows of docs/evidence.md
+	$(GO) run ./bench
+
+acceptance chaos hostile conformance mutants:
+	@echo "make $@: not built"
+
+clean:
+	rm -rf $(BIN) bench/out
