@@ -178,7 +178,10 @@ func TestPlan(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	changes, set := config.Plan(config.Current{}, d, false)
+	plan := func(current *control.Policy, d config.Desired, prune bool) ([]config.Change, control.Apply) {
+		return config.Plan(current, d, prune, "local:ann", now)
+	}
+	changes, set := plan(&control.Policy{Generation: 7}, d, false)
 	var got []string
 	for _, c := range changes {
 		got = append(got, fmt.Sprintf("%s %s %s", c.Action, c.Kind, c.Name))
@@ -186,26 +189,40 @@ func TestPlan(t *testing.T) {
 	if s := strings.Join(got, ", "); s != "add connection tracker, test connection tracker, add catalog tracker, add profile dev, add standing nightly" {
 		t.Error(s)
 	}
-	current := config.Current{Desired: d}
-	tested := d.Connections["tracker"]
+	if set.Expect != 7 || len(set.Connections) != 1 || set.Connections[0].Revision != 1 || set.Catalogs[0].ReviewedBy != "local:ann" {
+		t.Errorf("changes: %+v", set)
+	}
+	// What the store would hold after the apply and a test.
+	tested, cat, profile, standing := d.Connections["tracker"], d.Catalogs["tracker"], d.Profiles["dev"], set.Standing[0]
 	tested.State, tested.Protocol, tested.Revision = control.ConnectionEnabled, "2026-07-28", 3
-	current.Connections = map[string]control.Connection{"tracker": tested}
-	if changes, set = config.Plan(current, d, true); len(changes) != 0 || len(set.Connections) != 0 {
+	profile.Version = 5
+	current := &control.Policy{
+		Generation: 8, Connections: map[string]*control.Connection{"tracker": &tested}, Catalogs: map[control.Digest]*control.Catalog{cat.Digest: &cat},
+		Profiles: map[string]*control.Profile{"dev": &profile}, Given: []*control.GivenGrant{&standing, {ID: "by-hand", Kind: "standing"}},
+	}
+	if changes, set = plan(current, d, true); len(changes) != 0 || len(set.Connections)+len(set.Profiles)+len(set.Standing)+len(set.Catalogs) != 0 {
 		t.Errorf("an unchanged file plans %+v", changes)
 	}
 	moved, problems := read(t, strings.Replace(good(t), "/mcp\n", "/v2/mcp\n", 1))
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	changes, set = config.Plan(current, moved, false)
-	if len(changes) != 2 || changes[1].Action != config.Test || set.Connections["tracker"].State != control.ConnectionUntested {
+	changes, set = plan(current, moved, false)
+	if len(changes) != 2 || changes[1].Action != config.Test || set.Connections[0].State != control.ConnectionUntested || set.Connections[0].Revision != 4 || set.Connections[0].Protocol != "" {
 		t.Errorf("a moved connection plans %+v", changes)
 	}
-	empty := config.Desired{}
-	if changes, _ = config.Plan(current, empty, false); len(changes) != 0 {
+	narrower, problems := read(t, strings.Replace(good(t), "concurrent: 4", "concurrent: 2", 1))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	changes, set = plan(current, narrower, false)
+	if len(changes) != 1 || set.Connections[0].State != control.ConnectionEnabled || set.Connections[0].Revision != 3 {
+		t.Errorf("another limit plans %+v: %+v", changes, set.Connections)
+	}
+	if changes, _ = plan(current, config.Desired{}, false); len(changes) != 0 {
 		t.Errorf("removal without prune: %+v", changes)
 	}
-	if changes, _ = config.Plan(current, empty, true); len(changes) != 3 || changes[0].Kind != "standing" {
+	if changes, set = plan(current, config.Desired{}, true); len(changes) != 3 || changes[0].Kind != "standing" || len(set.RemoveStanding) != 1 {
 		t.Errorf("prune: %+v", changes)
 	}
 }

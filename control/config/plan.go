@@ -1,13 +1,13 @@
 package config
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"sallyport.dev/control"
 )
@@ -31,110 +31,119 @@ type Change struct {
 	Lines  []string // member: old -> new
 }
 
-// Current is what the store holds.
-type Current struct {
-	Revision int64 // of the whole configuration: an apply is a compare-and-set on it
-	Desired
-}
-
-// Changeset is what one apply writes, in one transaction. Removed objects are named; what is in neither stays.
-type Changeset struct {
-	Connections map[string]control.Connection
-	Catalogs    map[string]control.Catalog
-	Profiles    map[string]control.Profile
-	Standing    map[string]control.GivenGrant
-	Removed     []Change
-}
-
-// Store keeps the configuration. Apply gives connections their next revision when [NeedsTest] says so, and profiles their next version; it is one
-// of the store's cross-capability transactions: questions that the newest version would refuse are voided in it.
-type Store interface {
-	// Current returns the configuration.
-	Current(ctx context.Context) (Current, error)
-	// Apply writes a changeset on top of revision base. Errors: conflict (somebody applied meanwhile).
-	Apply(ctx context.Context, by control.Person, base int64, set Changeset) (revision int64, err error)
-}
-
 // NeedsTest reports whether a change from old to next takes the connection out of service until a real test passes.
 func NeedsTest(old, next control.Connection) bool {
 	return old.Kind != next.Kind || old.Origin != next.Origin || old.Path != next.Path || old.Pool != next.Pool ||
 		!reflect.DeepEqual(old.Auth, next.Auth) || !slices.Equal(old.Network.Allow, next.Network.Allow) || old.Network.HTTP != next.Network.HTTP
 }
 
-// Plan compares and says what an apply would write. Objects that the file does not name are removed only with prune.
-func Plan(current Current, desired Desired, prune bool) ([]Change, Changeset) {
-	set := Changeset{
-		Connections: map[string]control.Connection{}, Catalogs: map[string]control.Catalog{},
-		Profiles: map[string]control.Profile{}, Standing: map[string]control.GivenGrant{},
-	}
+// Plan compares with the current policy and says what an apply would write. Objects that the file does not name are removed only with prune; a
+// standing grant that was given by hand is never the file's to remove.
+func Plan(current *control.Policy, desired Desired, prune bool, by control.Person, now time.Time) ([]Change, control.Apply) {
+	set := control.Apply{Org: control.Org, By: by, At: now, Expect: current.Generation}
 	var out []Change
 	for _, name := range slices.Sorted(maps.Keys(desired.Connections)) {
-		next := desired.Connections[name]
-		old, exists := current.Connections[name]
-		if exists && !NeedsTest(old, next) && next.State != control.ConnectionDisabled && old.State != control.ConnectionDisabled {
-			next.State = old.State
-		}
-		next.Protocol = old.Protocol
-		test := !exists || NeedsTest(old, next)
-		if test {
-			next.Protocol = ""
-		}
-		lines := diffLines(viewConnection(old), viewConnection(next), !exists)
-		if len(lines) > 0 {
-			out = append(out, Change{Action: action(exists), Kind: "connection", Name: name, Lines: lines})
-			set.Connections[name] = next
-		}
-		if (test || next.State == control.ConnectionUntested) && next.State != control.ConnectionDisabled {
-			out = append(out, Change{Action: Test, Kind: "connection", Name: name, Lines: []string{"needs a real test before it is in service"}})
+		changes, next, changed := planConnection(current.Connections[name], desired.Connections[name])
+		out = append(out, changes...)
+		if changed {
+			set.Connections = append(set.Connections, next)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(desired.Catalogs)) {
 		next := desired.Catalogs[name]
-		old, exists := current.Catalogs[name]
-		if lines := diffLines(viewCatalog(old), viewCatalog(next), !exists); len(lines) > 0 {
-			out = append(out, Change{Action: action(exists), Kind: "catalog", Name: name, Lines: lines})
-			set.Catalogs[name] = next
+		next.ReviewedBy, next.ReviewedAt = by, now
+		old := control.Catalog{}
+		if c := current.Connections[name]; c != nil && current.Catalogs[c.Catalog] != nil {
+			old = *current.Catalogs[c.Catalog]
+		}
+		if lines := diffLines(viewCatalog(old), viewCatalog(next)); len(lines) > 0 {
+			out = append(out, Change{Action: action(!old.Digest.IsZero()), Kind: "catalog", Name: name, Lines: lines})
+			set.Catalogs = append(set.Catalogs, next)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(desired.Profiles)) {
-		next := desired.Profiles[name]
 		old, exists := current.Profiles[name]
-		old.Version, next.Version = 0, 0
-		if lines := diffLines(view(old), view(next), !exists); len(lines) > 0 {
+		var lines []string
+		if exists {
+			lines = diffLines(view(*old), view(desired.Profiles[name]))
+		} else {
+			lines = diffLines(nil, view(desired.Profiles[name]))
+		}
+		if len(lines) > 0 {
 			out = append(out, Change{Action: action(exists), Kind: "profile", Name: name, Lines: lines})
-			set.Profiles[name] = next
+			set.Profiles = append(set.Profiles, desired.Profiles[name])
+		}
+	}
+	standing := map[string]*control.GivenGrant{}
+	for _, g := range current.Given {
+		if g.Kind == "standing" && g.FromYAML {
+			standing[g.ID] = g
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(desired.Standing)) {
 		next := desired.Standing[name]
-		old, exists := current.Standing[name]
-		if lines := diffLines(viewStanding(old), viewStanding(next), !exists); len(lines) > 0 {
-			out = append(out, Change{Action: action(exists), Kind: "standing", Name: name, Lines: lines})
-			set.Standing[name] = next
+		next.By = by
+		var before map[string]string
+		if old := standing[name]; old != nil {
+			before = viewStanding(*old)
+		}
+		if lines := diffLines(before, viewStanding(next)); len(lines) > 0 {
+			out = append(out, Change{Action: action(before != nil), Kind: "standing", Name: name, Lines: lines})
+			set.Standing = append(set.Standing, next)
 		}
 	}
 	if prune {
-		set.Removed = removed(current, desired)
-		out = append(out, set.Removed...)
+		out = append(out, planRemovals(current, standing, desired, &set)...)
 	}
 	return out, set
 }
 
-func removed(current Current, desired Desired) []Change {
+func planConnection(old *control.Connection, next control.Connection) (changes []Change, out control.Connection, changed bool) {
+	exists := old != nil
+	test := !exists || NeedsTest(*old, next)
+	var before map[string]string
+	next.Revision = 1
+	if exists {
+		next.Revision, next.Protocol = old.Revision, old.Protocol
+		before = viewConnection(*old)
+		if !test && next.State != control.ConnectionDisabled && old.State != control.ConnectionDisabled {
+			next.State = old.State
+		}
+		if test {
+			next.Revision++
+		}
+	}
+	if test {
+		next.Protocol = ""
+	}
+	if lines := diffLines(before, viewConnection(next)); len(lines) > 0 {
+		changes = append(changes, Change{Action: action(exists), Kind: "connection", Name: next.Name, Lines: lines})
+		changed = true
+	}
+	if next.State == control.ConnectionUntested {
+		changes = append(changes, Change{Action: Test, Kind: "connection", Name: next.Name, Lines: []string{"needs a real test before it is in service"}})
+	}
+	return changes, next, changed
+}
+
+func planRemovals(current *control.Policy, standing map[string]*control.GivenGrant, desired Desired, set *control.Apply) []Change {
 	var out []Change
-	for _, name := range slices.Sorted(maps.Keys(current.Standing)) {
-		if _, keep := desired.Standing[name]; !keep && current.Standing[name].FromYAML {
+	for _, name := range slices.Sorted(maps.Keys(standing)) {
+		if _, keep := desired.Standing[name]; !keep {
 			out = append(out, Change{Action: Remove, Kind: "standing", Name: name})
+			set.RemoveStanding = append(set.RemoveStanding, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(current.Profiles)) {
 		if _, keep := desired.Profiles[name]; !keep {
 			out = append(out, Change{Action: Remove, Kind: "profile", Name: name})
+			set.RemoveProfiles = append(set.RemoveProfiles, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(current.Connections)) {
 		if _, keep := desired.Connections[name]; !keep {
 			out = append(out, Change{Action: Remove, Kind: "connection", Name: name, Lines: []string{"its credentials and its catalog go with it"}})
+			set.RemoveConnections = append(set.RemoveConnections, name)
 		}
 	}
 	return out
@@ -147,9 +156,9 @@ func action(exists bool) Action {
 	return Add
 }
 
-// Digest names a plan: an apply that carries it runs only if it would do the same.
-func Digest(revision int64, changes []Change, yaml []byte, files map[string][]byte) control.Digest {
-	parts := [][]byte{fmt.Append(nil, revision), yaml}
+// Digest names a plan on a generation: an apply that carries it runs only if it would do the same.
+func Digest(generation int64, changes []Change, yaml []byte, files map[string][]byte) control.Digest {
+	parts := [][]byte{fmt.Append(nil, generation), yaml}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		parts = append(parts, []byte(name), files[name])
 	}
@@ -223,10 +232,7 @@ func view(v any) map[string]string {
 	return out
 }
 
-func diffLines(old, next map[string]string, isNew bool) []string {
-	if isNew {
-		old = map[string]string{}
-	}
+func diffLines(old, next map[string]string) []string {
 	keys := map[string]bool{}
 	for k := range old {
 		keys[k] = true

@@ -1,0 +1,33 @@
+// Package connection keeps connections in service and their credentials: tests, states, versions. Which tools a connection serves is the
+// catalog's part, what an agent may use the grants'.
+package connection
+
+import (
+	"context"
+	"time"
+
+	"sallyport.dev/control"
+)
+
+// Store is what connections and credentials need of the database. Each change is one durable transaction that takes the policy's lock exclusively
+// and makes the next generation.
+type Store interface {
+	// Now is the store's time, in UTC.
+	Now() time.Time
+	// Tested puts a connection in service after a real test, with the MCP revision that it settled; compare-and-set on the revision that was
+	// tested. Errors: [errs.Conflict] when another revision stands, [errs.NotFound].
+	Tested(ctx context.Context, name string, revision int64, protocol string, by control.Person) error
+	// SetState takes a connection out of service, or back to untested. Errors: [errs.NotFound].
+	SetState(ctx context.Context, name string, state control.ConnectionState, by control.Person) error
+
+	// Credential returns the newest version, sealed bytes included. Errors: [errs.NotFound].
+	Credential(ctx context.Context, connection, subject string) (*control.Credential, error)
+	// Credentials returns the newest version of each, without the sealed bytes.
+	Credentials(ctx context.Context) ([]control.Credential, error)
+	// PutCredential inserts version c.Version by compare-and-set: it must be the newest one plus one (1 for the first). Errors: [errs.Conflict].
+	PutCredential(ctx context.Context, c *control.Credential, by control.Person) error
+	// MarkCredential changes the state of one version. Errors: [errs.Conflict] when it is not the newest.
+	MarkCredential(ctx context.Context, connection, subject string, version int64, state control.CredentialState) error
+	// RemoveCredential forgets every version's sealed bytes and marks the newest one revoked. Errors: [errs.NotFound].
+	RemoveCredential(ctx context.Context, connection, subject string, by control.Person) error
+}
