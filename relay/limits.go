@@ -14,8 +14,8 @@ const (
 	MaxResult    = MaxInline + 8<<10
 	MaxFile      = 64 << 20 // bytes of a result file
 	MaxSession   = 64 << 10 // bytes of session.json
-	MaxTools     = 4<<20 + 64<<10
-	MaxToolCount = 512
+	MaxTools     = MaxLine  // bytes of tools.json: a tools/list is one line
+	MaxToolCount = 4096
 
 	MaxInFlight       = 64   // calls of a session without a result
 	MaxUnacknowledged = 1000 // results of a session that nobody has read
