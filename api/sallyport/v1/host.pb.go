@@ -2354,7 +2354,8 @@ func (x *CallProgress) GetMessage() string {
 	return ""
 }
 
-// CallResult is a whole result record of the relay: published as it is.
+// CallResult is a whole result record of the relay: published as it is, once everything that it names is there. A record over 256 KiB and
+// every file come as chunks after the CallResult, which announces their digests and sizes.
 type CallResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -2363,6 +2364,7 @@ type CallResult struct {
 	Record        []byte                 `protobuf:"bytes,4,opt,name=record,proto3" json:"record,omitempty"`                                    // empty when chunked
 	ChunkedDigest []byte                 `protobuf:"bytes,5,opt,name=chunked_digest,json=chunkedDigest,proto3" json:"chunked_digest,omitempty"` // SHA-256 of the record that follows in chunks
 	ChunkedSize   int64                  `protobuf:"varint,6,opt,name=chunked_size,json=chunkedSize,proto3" json:"chunked_size,omitempty"`
+	Files         []*ResultFile          `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"` // must lie in the session's files/ before the record is published
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2439,7 +2441,67 @@ func (x *CallResult) GetChunkedSize() int64 {
 	return 0
 }
 
-// Chunk carries bodies over 256 KiB, interleaved.
+func (x *CallResult) GetFiles() []*ResultFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// ResultFile is a body that the result names as a file of the sandbox. Its chunks follow the CallResult, in order of their offsets.
+type ResultFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // SHA-256; its hex form is the file's name
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResultFile) Reset() {
+	*x = ResultFile{}
+	mi := &file_sallyport_v1_host_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResultFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResultFile) ProtoMessage() {}
+
+func (x *ResultFile) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_host_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResultFile.ProtoReflect.Descriptor instead.
+func (*ResultFile) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ResultFile) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *ResultFile) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// Chunk carries a part of a body that a CallResult announced: at most 256 KiB, in order of the offsets, interleaved with other frames.
 type Chunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -2451,7 +2513,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[29]
+	mi := &file_sallyport_v1_host_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2525,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[29]
+	mi := &file_sallyport_v1_host_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2538,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{29}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Chunk) GetDigest() []byte {
@@ -2512,7 +2574,7 @@ type SessionChange struct {
 
 func (x *SessionChange) Reset() {
 	*x = SessionChange{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[30]
+	mi := &file_sallyport_v1_host_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2586,7 @@ func (x *SessionChange) String() string {
 func (*SessionChange) ProtoMessage() {}
 
 func (x *SessionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[30]
+	mi := &file_sallyport_v1_host_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2599,7 @@ func (x *SessionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionChange.ProtoReflect.Descriptor instead.
 func (*SessionChange) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{30}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SessionChange) GetSession() string {
@@ -2580,7 +2642,7 @@ type GateAnswer struct {
 
 func (x *GateAnswer) Reset() {
 	*x = GateAnswer{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[31]
+	mi := &file_sallyport_v1_host_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2654,7 @@ func (x *GateAnswer) String() string {
 func (*GateAnswer) ProtoMessage() {}
 
 func (x *GateAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[31]
+	mi := &file_sallyport_v1_host_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2667,7 @@ func (x *GateAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateAnswer.ProtoReflect.Descriptor instead.
 func (*GateAnswer) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{31}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GateAnswer) GetSession() string {
@@ -2645,7 +2707,7 @@ type Origins struct {
 
 func (x *Origins) Reset() {
 	*x = Origins{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[32]
+	mi := &file_sallyport_v1_host_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2719,7 @@ func (x *Origins) String() string {
 func (*Origins) ProtoMessage() {}
 
 func (x *Origins) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[32]
+	mi := &file_sallyport_v1_host_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2732,7 @@ func (x *Origins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origins.ProtoReflect.Descriptor instead.
 func (*Origins) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{32}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Origins) GetDenyHosts() []string {
@@ -2689,7 +2751,7 @@ type EgressPolicy struct {
 
 func (x *EgressPolicy) Reset() {
 	*x = EgressPolicy{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[33]
+	mi := &file_sallyport_v1_host_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2763,7 @@ func (x *EgressPolicy) String() string {
 func (*EgressPolicy) ProtoMessage() {}
 
 func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[33]
+	mi := &file_sallyport_v1_host_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2776,7 @@ func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressPolicy.ProtoReflect.Descriptor instead.
 func (*EgressPolicy) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{33}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EgressPolicy) GetRevoked() []string {
@@ -2733,7 +2795,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[34]
+	mi := &file_sallyport_v1_host_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +2807,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[34]
+	mi := &file_sallyport_v1_host_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +2820,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{34}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Checkpoint) GetCheckpoint() []byte {
@@ -2963,7 +3025,7 @@ const file_sallyport_v1_host_proto_rawDesc = "" +
 	"\trecord_id\x18\x03 \x01(\tR\brecordId\x12\x1a\n" +
 	"\bprogress\x18\x04 \x01(\x01R\bprogress\x12\x14\n" +
 	"\x05total\x18\x05 \x01(\x01R\x05total\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\xbb\x01\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"\xeb\x01\n" +
 	"\n" +
 	"CallResult\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x14\n" +
@@ -2971,7 +3033,12 @@ const file_sallyport_v1_host_proto_rawDesc = "" +
 	"\trecord_id\x18\x03 \x01(\tR\brecordId\x12\x16\n" +
 	"\x06record\x18\x04 \x01(\fR\x06record\x12%\n" +
 	"\x0echunked_digest\x18\x05 \x01(\fR\rchunkedDigest\x12!\n" +
-	"\fchunked_size\x18\x06 \x01(\x03R\vchunkedSize\"K\n" +
+	"\fchunked_size\x18\x06 \x01(\x03R\vchunkedSize\x12.\n" +
+	"\x05files\x18\a \x03(\v2\x18.sallyport.v1.ResultFileR\x05files\"8\n" +
+	"\n" +
+	"ResultFile\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\"K\n" +
 	"\x05Chunk\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
@@ -3021,7 +3088,7 @@ func file_sallyport_v1_host_proto_rawDescGZIP() []byte {
 }
 
 var file_sallyport_v1_host_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sallyport_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_sallyport_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_sallyport_v1_host_proto_goTypes = []any{
 	(CancelWhy)(0),                // 0: sallyport.v1.CancelWhy
 	(*DriverFacts)(nil),           // 1: sallyport.v1.DriverFacts
@@ -3053,13 +3120,14 @@ var file_sallyport_v1_host_proto_goTypes = []any{
 	(*Journaled)(nil),             // 27: sallyport.v1.Journaled
 	(*CallProgress)(nil),          // 28: sallyport.v1.CallProgress
 	(*CallResult)(nil),            // 29: sallyport.v1.CallResult
-	(*Chunk)(nil),                 // 30: sallyport.v1.Chunk
-	(*SessionChange)(nil),         // 31: sallyport.v1.SessionChange
-	(*GateAnswer)(nil),            // 32: sallyport.v1.GateAnswer
-	(*Origins)(nil),               // 33: sallyport.v1.Origins
-	(*EgressPolicy)(nil),          // 34: sallyport.v1.EgressPolicy
-	(*Checkpoint)(nil),            // 35: sallyport.v1.Checkpoint
-	nil,                           // 36: sallyport.v1.Health.CountersEntry
+	(*ResultFile)(nil),            // 30: sallyport.v1.ResultFile
+	(*Chunk)(nil),                 // 31: sallyport.v1.Chunk
+	(*SessionChange)(nil),         // 32: sallyport.v1.SessionChange
+	(*GateAnswer)(nil),            // 33: sallyport.v1.GateAnswer
+	(*Origins)(nil),               // 34: sallyport.v1.Origins
+	(*EgressPolicy)(nil),          // 35: sallyport.v1.EgressPolicy
+	(*Checkpoint)(nil),            // 36: sallyport.v1.Checkpoint
+	nil,                           // 37: sallyport.v1.Health.CountersEntry
 }
 var file_sallyport_v1_host_proto_depIdxs = []int32{
 	1,  // 0: sallyport.v1.OpenSessionRequest.facts:type_name -> sallyport.v1.DriverFacts
@@ -3082,33 +3150,34 @@ var file_sallyport_v1_host_proto_depIdxs = []int32{
 	13, // 17: sallyport.v1.HostHello.sessions:type_name -> sallyport.v1.SessionAt
 	0,  // 18: sallyport.v1.HostCancel.why:type_name -> sallyport.v1.CancelWhy
 	22, // 19: sallyport.v1.EgressDecisions.decisions:type_name -> sallyport.v1.EgressDecision
-	36, // 20: sallyport.v1.Health.counters:type_name -> sallyport.v1.Health.CountersEntry
+	37, // 20: sallyport.v1.Health.counters:type_name -> sallyport.v1.Health.CountersEntry
 	25, // 21: sallyport.v1.ControlFrames.frames:type_name -> sallyport.v1.ControlFrame
 	26, // 22: sallyport.v1.ControlFrame.welcome:type_name -> sallyport.v1.Welcome
 	27, // 23: sallyport.v1.ControlFrame.journaled:type_name -> sallyport.v1.Journaled
 	28, // 24: sallyport.v1.ControlFrame.progress:type_name -> sallyport.v1.CallProgress
 	29, // 25: sallyport.v1.ControlFrame.result:type_name -> sallyport.v1.CallResult
-	30, // 26: sallyport.v1.ControlFrame.chunk:type_name -> sallyport.v1.Chunk
-	31, // 27: sallyport.v1.ControlFrame.session:type_name -> sallyport.v1.SessionChange
-	33, // 28: sallyport.v1.ControlFrame.origins:type_name -> sallyport.v1.Origins
-	34, // 29: sallyport.v1.ControlFrame.egress:type_name -> sallyport.v1.EgressPolicy
+	31, // 26: sallyport.v1.ControlFrame.chunk:type_name -> sallyport.v1.Chunk
+	32, // 27: sallyport.v1.ControlFrame.session:type_name -> sallyport.v1.SessionChange
+	34, // 28: sallyport.v1.ControlFrame.origins:type_name -> sallyport.v1.Origins
+	35, // 29: sallyport.v1.ControlFrame.egress:type_name -> sallyport.v1.EgressPolicy
 	14, // 30: sallyport.v1.ControlFrame.high_water:type_name -> sallyport.v1.HighWater
-	32, // 31: sallyport.v1.ControlFrame.gate:type_name -> sallyport.v1.GateAnswer
-	35, // 32: sallyport.v1.ControlFrame.checkpoint:type_name -> sallyport.v1.Checkpoint
+	33, // 31: sallyport.v1.ControlFrame.gate:type_name -> sallyport.v1.GateAnswer
+	36, // 32: sallyport.v1.ControlFrame.checkpoint:type_name -> sallyport.v1.Checkpoint
 	14, // 33: sallyport.v1.Welcome.high_water:type_name -> sallyport.v1.HighWater
-	2,  // 34: sallyport.v1.Host.OpenSession:input_type -> sallyport.v1.OpenSessionRequest
-	4,  // 35: sallyport.v1.Host.ResumeSession:input_type -> sallyport.v1.ResumeSessionRequest
-	6,  // 36: sallyport.v1.Host.CloseSession:input_type -> sallyport.v1.CloseSessionRequest
-	10, // 37: sallyport.v1.Host.Link:input_type -> sallyport.v1.HostFrames
-	3,  // 38: sallyport.v1.Host.OpenSession:output_type -> sallyport.v1.OpenSessionResponse
-	5,  // 39: sallyport.v1.Host.ResumeSession:output_type -> sallyport.v1.ResumeSessionResponse
-	7,  // 40: sallyport.v1.Host.CloseSession:output_type -> sallyport.v1.CloseSessionResponse
-	24, // 41: sallyport.v1.Host.Link:output_type -> sallyport.v1.ControlFrames
-	38, // [38:42] is the sub-list for method output_type
-	34, // [34:38] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	30, // 34: sallyport.v1.CallResult.files:type_name -> sallyport.v1.ResultFile
+	2,  // 35: sallyport.v1.Host.OpenSession:input_type -> sallyport.v1.OpenSessionRequest
+	4,  // 36: sallyport.v1.Host.ResumeSession:input_type -> sallyport.v1.ResumeSessionRequest
+	6,  // 37: sallyport.v1.Host.CloseSession:input_type -> sallyport.v1.CloseSessionRequest
+	10, // 38: sallyport.v1.Host.Link:input_type -> sallyport.v1.HostFrames
+	3,  // 39: sallyport.v1.Host.OpenSession:output_type -> sallyport.v1.OpenSessionResponse
+	5,  // 40: sallyport.v1.Host.ResumeSession:output_type -> sallyport.v1.ResumeSessionResponse
+	7,  // 41: sallyport.v1.Host.CloseSession:output_type -> sallyport.v1.CloseSessionResponse
+	24, // 42: sallyport.v1.Host.Link:output_type -> sallyport.v1.ControlFrames
+	39, // [39:43] is the sub-list for method output_type
+	35, // [35:39] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_host_proto_init() }
@@ -3146,7 +3215,7 @@ func file_sallyport_v1_host_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_host_proto_rawDesc), len(file_sallyport_v1_host_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
