@@ -5641,6 +5641,51 @@ func (x *AcceptRestoreResponse) GetIncarnation() string {
 	return ""
 }
 
+// Failure is the detail of every error that this API answers: the code for machines. The error's message is for people.
+type Failure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failure) Reset() {
+	*x = Failure{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failure) ProtoMessage() {}
+
+func (x *Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failure.ProtoReflect.Descriptor instead.
+func (*Failure) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *Failure) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 var File_sallyport_v1_operator_proto protoreflect.FileDescriptor
 
 const file_sallyport_v1_operator_proto_rawDesc = "" +
@@ -6108,7 +6153,9 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x14AcceptRestoreRequest\x12\x12\n" +
 	"\x04note\x18\x01 \x01(\tR\x04note\"9\n" +
 	"\x15AcceptRestoreResponse\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\tR\vincarnation2\xe5\x15\n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\"\x1d\n" +
+	"\aFailure\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code2\xe5\x15\n" +
 	"\bOperator\x12C\n" +
 	"\x06Status\x12\x1b.sallyport.v1.StatusRequest\x1a\x1c.sallyport.v1.StatusResponse\x12=\n" +
 	"\x04Plan\x12\x19.sallyport.v1.PlanRequest\x1a\x1a.sallyport.v1.PlanResponse\x12@\n" +
@@ -6158,7 +6205,7 @@ func file_sallyport_v1_operator_proto_rawDescGZIP() []byte {
 	return file_sallyport_v1_operator_proto_rawDescData
 }
 
-var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
+var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
 var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),             // 0: sallyport.v1.StatusRequest
 	(*StatusResponse)(nil),            // 1: sallyport.v1.StatusResponse
@@ -6245,6 +6292,7 @@ var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*ExportResponse)(nil),            // 82: sallyport.v1.ExportResponse
 	(*AcceptRestoreRequest)(nil),      // 83: sallyport.v1.AcceptRestoreRequest
 	(*AcceptRestoreResponse)(nil),     // 84: sallyport.v1.AcceptRestoreResponse
+	(*Failure)(nil),                   // 85: sallyport.v1.Failure
 }
 var file_sallyport_v1_operator_proto_depIdxs = []int32{
 	72, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
@@ -6363,7 +6411,7 @@ func file_sallyport_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_operator_proto_rawDesc), len(file_sallyport_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   85,
+			NumMessages:   86,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
