@@ -12,7 +12,7 @@ type Policy struct {
 	Generation  int64
 	Profiles    map[string]*Profile
 	Connections map[string]*Connection
-	Catalogs    map[Digest]*Catalog        // approved ones, by digest; Connection.Catalog names the current one
+	Catalogs    map[string]*Catalog        // the approved one of each connection
 	Drift       map[string]map[string]bool // by connection: tools of the server that no longer are as reviewed
 	Given       []*GivenGrant              // neither revoked nor long expired; Used is not kept current here
 	Switches    []*Switch                  // neither restored nor long expired

@@ -48,24 +48,24 @@ type Store interface {
 	Call(ctx context.Context, id string) (*control.Call, error)
 	// ByIntent returns the call whose current attempt has this intent. Errors: [errs.NotFound].
 	ByIntent(ctx context.Context, intent string) (*control.Call, error)
-	// Open returns, whole, the calls of a session that are unfinished, uncertain, or ended and not acknowledged; oldest first.
-	Open(ctx context.Context, session string) ([]*control.Call, error)
+	// OpenCalls returns, whole, the calls of a session that are unfinished, uncertain, or ended and not acknowledged; oldest first.
+	OpenCalls(ctx context.Context, session string) ([]*control.Call, error)
 	// Twins returns the writes of this twin digest that are unfinished, uncertain, rejected, or answered and not acknowledged; newest first,
 	// without bodies. mark grows with every insert of such a row.
 	Twins(ctx context.Context, twin control.Digest) (twins []*control.Call, mark int64, err error)
 	// Suspended reports whether a write of this tool is uncertain for this owner: its given grants do not count then.
 	Suspended(ctx context.Context, owner control.Person, connection, tool string) (bool, error)
-	// Used returns how much of each counter is taken in its current window.
-	Used(ctx context.Context, counters []Take) ([]Usage, error)
+	// Usage returns how much of each counter is taken in its current window.
+	Usage(ctx context.Context, counters []Take) ([]Usage, error)
 	// Upstream returns the sealed upstream session of (session, connection), or nil; PutUpstream stores it (nil removes).
 	Upstream(ctx context.Context, session, connection string) ([]byte, error)
 	PutUpstream(ctx context.Context, session, connection string, sealed []byte) error
 	// Steps returns a call's journal, oldest first.
 	Steps(ctx context.Context, id string) ([]control.Step, error)
-	// List returns calls by a filter, newest first, without bodies, and a cursor for the next page ("" at the end).
-	List(ctx context.Context, f Filter) (calls []*control.Call, next string, err error)
-	// Purge forgets the bodies of a call (arguments, answer), keeping every digest. Only ended calls.
-	Purge(ctx context.Context, id string, by control.Person) error
+	// ListCalls returns calls by a filter, newest first, without bodies, and a cursor for the next page ("" at the end).
+	ListCalls(ctx context.Context, f Filter) (calls []*control.Call, next string, err error)
+	// PurgeCall forgets the bodies of a call (arguments, answer), keeping every digest. Only ended calls.
+	PurgeCall(ctx context.Context, id string, by control.Person) error
 }
 
 // Result is what a compare-and-set came to.
@@ -202,9 +202,10 @@ type Admitted struct {
 	Earlier *control.Call
 }
 
-// Barrier commits one attempt of a call. With an approval as authority the store also checks that its question is approved, unused, bound to
-// Binding and that the call's ExpiresAt is not over by the store's time, and marks it used (for attempt 1; a later attempt goes by the same
-// used approval). With a given grant as authority it checks that the grant is neither revoked nor over, and counts its use.
+// Barrier commits one attempt of a call. Binding must be the call's. The call's ExpiresAt, where it has one, must not be over by the store's
+// time. With an approval as authority its question must be of this call: an approval bound to Binding, approved for the first attempt (and used
+// by it), used for a later one; or an answered elicitation, for a later one. With a given grant as authority it must be neither revoked,
+// suspended nor over.
 type Barrier struct {
 	Call      string
 	From      journal.State

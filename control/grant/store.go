@@ -15,12 +15,12 @@ type Store interface {
 	// Apply writes one change of the configuration: connections, approved catalogs, profiles, standing grants, groups. Errors: [errs.Conflict]
 	// when the generation is not the expected one. It returns the new generation.
 	Apply(ctx context.Context, a *control.Apply) (int64, error)
-	// Give inserts a standing or session grant. Errors: [errs.Conflict] when the id is taken.
-	Give(ctx context.Context, g *control.GivenGrant) error
-	// End revokes a given grant for good. Errors: [errs.NotFound].
-	End(ctx context.Context, id string, by control.Person, reason string) error
-	// Given returns given grants, those that ended too, with Used as counted now and Suspended as it stands.
-	Given(ctx context.Context, f Filter) ([]control.GivenGrant, error)
+	// GiveGrant inserts a standing or session grant. Errors: [errs.Conflict] when the id is taken.
+	GiveGrant(ctx context.Context, g *control.GivenGrant) error
+	// EndGrant revokes a given grant for good. Errors: [errs.NotFound].
+	EndGrant(ctx context.Context, id string, by control.Person, reason string) error
+	// GivenGrants returns given grants, those that ended too, with Used as counted now and Suspended as it stands.
+	GivenGrants(ctx context.Context, f Filter) ([]control.GivenGrant, error)
 }
 
 // Filter selects given grants.

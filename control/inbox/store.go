@@ -16,9 +16,9 @@ type Store interface {
 	Question(ctx context.Context, id string) (*control.Question, error)
 	// Questions returns questions by a filter, oldest first.
 	Questions(ctx context.Context, f Filter) ([]*control.Question, error)
-	// Subject returns what a question is about, bodies included: its call, the twins, the last call of the same tool in the session that ended,
+	// QuestionSubject returns what a question is about, bodies included: its call, the twins, the last call of the same tool in the session that ended,
 	// what was approved before in the session, and the uncertain calls of the same owner, connection and tool. Lists hold no bodies, at most 20 each.
-	Subject(ctx context.Context, question string) (*Subject, error)
+	QuestionSubject(ctx context.Context, question string) (*Subject, error)
 	// Decide adds one decision: it reads question and call under lock, applies [Tally], and writes question, call (state, lease unchanged,
 	// ExpiresAt, body of a client tool's answer), the step, and the session grant where one is given. Durable. It checks the store's own time.
 	Decide(ctx context.Context, d *Decide) (Decided, error)
@@ -51,6 +51,7 @@ type Decide struct {
 	Decision control.Decision // At is set by the store
 	Actor    Actor
 	Answer   []byte              // client and elicitation: the exact bytes
+	Bind     control.Digest      // elicitation: the binding of the attempt that the answer leads to; becomes the call's
 	Grant    *control.GivenGrant // a session grant that comes with an approval
 	Grace    time.Duration       // an approved call may run at least this long after the decision
 }

@@ -28,18 +28,18 @@ type Store interface {
 	// Quarantine marks the store as older than what others remember: unfinished writes become uncertain (a question each), unfinished reads
 	// voided, other open questions closed, given grants suspended, sessions closed, credentials marked check. One durable transaction.
 	Quarantine(ctx context.Context, why string) (Impact, error)
-	// AcceptRestore leaves quarantine under a new incarnation. Durable.
+	// AcceptRestore leaves quarantine under a new incarnation: given grants count again, credentials stay marked until they are tested. Durable.
 	AcceptRestore(ctx context.Context, by control.Person, note string) (History, error)
 }
 
 // Impact is what a switch or a quarantine hits.
 type Impact struct {
-	Sessions   int
-	Calls      int // unfinished
-	InFlight   int // dispatching or working: not stopped, their answers are awaited
-	Questions  int
-	Grants     int
-	Credential int
+	Sessions    int
+	Calls       int // unfinished
+	InFlight    int // dispatching or working: not stopped, their answers are awaited
+	Questions   int
+	Grants      int
+	Credentials int
 }
 
 // OpenIntent is an attempt that is out.

@@ -16,19 +16,19 @@ type Store interface {
 	Policy(ctx context.Context, have *control.Policy) (*control.Policy, error)
 	// PutTicket stores a single-use owner ticket by its digest.
 	PutTicket(ctx context.Context, t Ticket) error
-	// Open takes the ticket (once) and inserts the session, in one durable transaction. Errors: [errs.NotAllowed] when the ticket is unknown,
+	// OpenSession takes the ticket (once) and inserts the session, in one durable transaction. Errors: [errs.NotAllowed] when the ticket is unknown,
 	// used or over; [errs.Conflict] when the generation is not the expected one.
-	Open(ctx context.Context, ticket control.Digest, s *control.Session, generation int64) error
-	// Confirm records the proof of a session's parent and opens the gate. From opening to open, or open to open with the same proof.
-	Confirm(ctx context.Context, c Confirmation) error
-	// Resume makes the next epoch of a session that is open, parked or opening at last, with state opening. Durable. Returns the new epoch.
-	Resume(ctx context.Context, id string, last int64, host string, facts Facts) (int64, error)
-	// Park marks a session parked. From open.
-	Park(ctx context.Context, id string, epoch int64) error
-	// Close ends a session for good; epoch 0 closes whatever epoch stands. Closing a closed session is no error. Durable.
-	Close(ctx context.Context, id string, epoch int64, by, reason string) error
-	// Seen records that a host still serves a session. It rides along and does not wait.
-	Seen(id string)
+	OpenSession(ctx context.Context, ticket control.Digest, s *control.Session, generation int64) error
+	// ConfirmGate records the proof of a session's parent and opens the gate. From opening to open, or open to open with the same proof.
+	ConfirmGate(ctx context.Context, c Confirmation) error
+	// ResumeSession makes the next epoch of a session that is open, parked or opening at last, with state opening. Durable. Returns the new epoch.
+	ResumeSession(ctx context.Context, id string, last int64, host string, facts Facts) (int64, error)
+	// ParkSession marks a session parked. From open.
+	ParkSession(ctx context.Context, id string, epoch int64) error
+	// CloseSession ends a session for good; epoch 0 closes whatever epoch stands. Closing a closed session is no error. Durable.
+	CloseSession(ctx context.Context, id string, epoch int64, by, reason string) error
+	// SessionSeen records that a host still serves a session. It rides along and does not wait.
+	SessionSeen(id string)
 
 	// Session returns one session whole. Errors: [errs.NotFound].
 	Session(ctx context.Context, id string) (*control.Session, error)
