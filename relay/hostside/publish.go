@@ -1,0 +1,103 @@
+package hostside
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"sallyport.dev/errs"
+	"sallyport.dev/relay"
+)
+
+// PublishResult gives a result record its name in results/, whole or not at all, and never over an existing one. Errors: [errs.Conflict] where
+// the id has a result, [errs.Oversize] where in/ is full, [errs.Unavailable].
+func (b *Box) PublishResult(id string, record []byte) error {
+	name := relay.ResultName(id)
+	tmp := inTmpDir + "/" + name
+	if err := b.write(tmp, record); err != nil {
+		return publishError(err)
+	}
+	final := resultsDir + "/" + name
+	err := unix.Renameat2(b.root, tmp, b.root, final, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system without the flag
+		err = unix.Linkat(b.root, tmp, b.root, final, 0)
+		_ = unix.Unlinkat(b.root, tmp, 0)
+		return publishError(err)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(b.root, tmp, 0)
+	}
+	return publishError(err)
+}
+
+// PublishProgress replaces the progress record of a call. Errors: [errs.Oversize], [errs.Unavailable].
+func (b *Box) PublishProgress(id string, record []byte) error {
+	name := relay.ResultName(id)
+	tmp := inTmpDir + "/" + id + ".progress"
+	if err := b.write(tmp, record); err != nil {
+		return publishError(err)
+	}
+	return publishError(unix.Renameat(b.root, tmp, b.root, progressDir+"/"+name))
+}
+
+// Retract removes the result and the progress of a call: the guest has read it. Errors: [errs.Unavailable].
+func (b *Box) Retract(id string) error {
+	err := unix.Unlinkat(b.root, resultsDir+"/"+relay.ResultName(id), 0)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return unavailable(err)
+	}
+	return b.RetractProgress(id)
+}
+
+// RetractProgress removes the progress of a call. Errors: [errs.Unavailable].
+func (b *Box) RetractProgress(id string) error {
+	if err := unix.Unlinkat(b.root, progressDir+"/"+relay.ResultName(id), 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// write makes path, over what an interrupted process may have left there: nobody but this host writes in in/tmp/.
+func (b *Box) write(path string, data []byte) error {
+	fd, err := unix.Openat(b.root, path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	if narrowUmask() {
+		err = unix.Fchmod(fd, 0o644)
+	}
+	if err == nil {
+		err = writeAll(fd, data)
+	}
+	if closeErr := unix.Close(fd); err == nil && !errors.Is(closeErr, unix.EINTR) { // Linux has closed it
+		err = closeErr
+	}
+	if err != nil {
+		_ = unix.Unlinkat(b.root, path, 0)
+	}
+	return err
+}
+
+func writeAll(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := ignoringEINTR(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+func publishError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EEXIST):
+		return errs.Wrap(errs.Conflict, "the call has a result already", err)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return errs.Wrap(errs.Oversize, "the sandbox's directory for results is full", err)
+	default:
+		return unavailable(err)
+	}
+}
