@@ -197,7 +197,7 @@ func TestPlan(t *testing.T) {
 	tested.State, tested.Protocol, tested.Revision = control.ConnectionEnabled, "2026-07-28", 3
 	profile.Version = 5
 	current := &control.Policy{
-		Generation: 8, Connections: map[string]*control.Connection{"tracker": &tested}, Catalogs: map[control.Digest]*control.Catalog{cat.Digest: &cat},
+		Generation: 8, Connections: map[string]*control.Connection{"tracker": &tested}, Catalogs: map[string]*control.Catalog{"tracker": &cat},
 		Profiles: map[string]*control.Profile{"dev": &profile}, Given: []*control.GivenGrant{&standing, {ID: "by-hand", Kind: "standing"}},
 	}
 	if changes, set = plan(current, d, true); len(changes) != 0 || len(set.Connections)+len(set.Profiles)+len(set.Standing)+len(set.Catalogs) != 0 {

@@ -53,8 +53,8 @@ func Plan(current *control.Policy, desired Desired, prune bool, by control.Perso
 		next := desired.Catalogs[name]
 		next.ReviewedBy, next.ReviewedAt = by, now
 		old := control.Catalog{}
-		if c := current.Connections[name]; c != nil && current.Catalogs[c.Catalog] != nil {
-			old = *current.Catalogs[c.Catalog]
+		if c := current.Catalogs[name]; c != nil {
+			old = *c
 		}
 		if lines := diffLines(viewCatalog(old), viewCatalog(next)); len(lines) > 0 {
 			out = append(out, Change{Action: action(!old.Digest.IsZero()), Kind: "catalog", Name: name, Lines: lines})

@@ -310,3 +310,20 @@ func (r *resolver) secrets(data []byte) {
 		}
 	}
 }
+
+// ReadConnection reads one connection of a file whose catalog may not exist yet: for a first pull or test. Only that connection's own problems are
+// reported.
+func ReadConnection(data []byte, name string, now time.Time) (control.Connection, []Problem) {
+	var f File
+	d := decode(data, &f)
+	c, ok := f.Connections[name]
+	if !ok {
+		return control.Connection{}, append(d.problems, Problem{Message: fmt.Sprintf("the file has no connection %s", name)})
+	}
+	c.Catalog, c.Tools = nil, nil
+	r := &resolver{decoder: d, now: now, out: Desired{Connections: map[string]control.Connection{}}}
+	r.problems = slices.DeleteFunc(r.problems, func(p Problem) bool { return !strings.HasPrefix(p.Path, "connections."+name) })
+	r.connection(name, c)
+	r.secrets(data)
+	return r.out.Connections[name], r.problems
+}
