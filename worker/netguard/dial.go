@@ -58,17 +58,13 @@ const (
 type Guard struct {
 	Resolver Resolver       // nil: the system's
 	RootCAs  *x509.CertPool // nil: the system's
-	Timeout  time.Duration  // for each step; 0: 5 s
 }
 
-const defaultTimeout = 5 * time.Second
-
-func (g *Guard) timeout() time.Duration {
-	if g.Timeout > 0 {
-		return g.Timeout
-	}
-	return defaultTimeout
-}
+// Every step ends after stepBound, however patient the caller's context is; requests of [Guard.HTTPClient] give each step clientStep.
+const (
+	stepBound  = 30 * time.Second
+	clientStep = 5 * time.Second
+)
 
 // Checked is an origin with addresses that all passed. Only [Guard.Resolve] makes one, and only its addresses are ever dialed.
 type Checked struct {
@@ -93,7 +89,7 @@ func (g *Guard) Resolve(ctx context.Context, o Origin, p Policy) (Checked, error
 		if g.Resolver != nil {
 			r = g.Resolver
 		}
-		ctx, cancel := context.WithTimeout(ctx, g.timeout())
+		ctx, cancel := context.WithTimeout(ctx, stepBound)
 		defer cancel()
 		var err error
 		addrs, err = r.LookupNetIP(ctx, "ip", o.Host)
@@ -134,7 +130,7 @@ func (g *Guard) Dial(ctx context.Context, c Checked) (net.Conn, netip.AddrPort, 
 	if len(c.addrs) == 0 {
 		return nil, netip.AddrPort{}, &Error{Step: StepConnect, err: errs.New(errs.Unreachable, "no address to connect to")}
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.timeout())
+	ctx, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
 	type result struct {
 		conn net.Conn
@@ -211,7 +207,7 @@ func (g *Guard) TLSConfig(o Origin) *tls.Config {
 
 // Handshake makes a TLS connection of conn and closes conn when it fails. Errors: *[Error] of StepTLS.
 func (g *Guard) Handshake(ctx context.Context, conn net.Conn, o Origin) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.timeout())
+	ctx, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
 	t := tls.Client(conn, g.TLSConfig(o))
 	if err := t.HandshakeContext(ctx); err != nil {
@@ -239,15 +235,21 @@ func (g *Guard) HTTPClient(p Policy) *http.Client {
 		if err != nil {
 			return nil, err
 		}
-		c, err := g.Resolve(ctx, o, p)
+		resolving, cancel := context.WithTimeout(ctx, clientStep)
+		defer cancel()
+		c, err := g.Resolve(resolving, o, p)
 		if err != nil {
 			return nil, err
 		}
-		conn, _, err := g.Dial(ctx, c)
+		connecting, cancel := context.WithTimeout(ctx, clientStep)
+		defer cancel()
+		conn, _, err := g.Dial(connecting, c)
 		if err != nil || !secure {
 			return conn, err
 		}
-		return g.Handshake(ctx, conn, o)
+		shaking, cancel := context.WithTimeout(ctx, clientStep)
+		defer cancel()
+		return g.Handshake(shaking, conn, o)
 	}
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
