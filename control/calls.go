@@ -23,22 +23,25 @@ type Call struct {
 	Progress     bool   // a progress token was given
 	TimeoutMS    int64
 
-	Owner      Person
-	Profile    string
-	Name       string // the tool's name in the sandbox
-	Connection string // "" for a client tool
-	Tool       string // the server's name
-	Effect     Effect
-	Repeat     bool // a lost read may be repeated
-	Client     bool // answered by a person or the platform
-	Subject    string
-	Account    string
-	Twin       Digest // of connection, account, tool, canonical arguments, owner, profile; zero for reads
-	Arguments  []byte // exactly as the harness wrote them
-	ArgsDigest Digest // SHA-256 of Arguments
-	Binding    Digest // binding digest that the decision is bound to
-	RetryOf    string // the uncertain call that a person chose to retry
-	RetriedBy  string // the call that superseded this one
+	Owner          Person
+	Profile        string
+	ProfileVersion int64  // frozen in the session
+	Name           string // the tool's name in the sandbox
+	Connection     string // "" for a client tool
+	Revision       int64  // of the connection, as bound
+	Catalog        Digest // as bound
+	Tool           string // the server's name
+	Effect         Effect
+	Repeat         bool // a lost read may be repeated
+	Client         bool // answered by a person or the platform
+	Subject        string
+	Account        string
+	Twin           Digest // of connection, account, tool, canonical arguments, owner, profile; zero for reads
+	Arguments      []byte // exactly as the harness wrote them
+	ArgsDigest     Digest // SHA-256 of Arguments
+	Binding        Digest // binding digest that the decision is bound to
+	RetryOf        string // the uncertain call that a person chose to retry
+	RetriedBy      string // the call that superseded this one
 
 	State     journal.State
 	Attempt   int       // 0 before the first commit
@@ -69,6 +72,17 @@ type Call struct {
 	SettledAt  time.Time
 	ResolvedBy Person
 	Note       string
+}
+
+// Alias is a record that made no call of its own: it waits for another one (await_call), or asks for an earlier, equal one again. Its ID is
+// [CallID] of its session and record, so that a record is journaled once whatever it makes.
+type Alias struct {
+	ID           string
+	Session      string
+	Record       string
+	RecordDigest Digest
+	Kind         string // await | resend | twin
+	Call         string
 }
 
 // Facts stand beside the state, never collapsed into "success".

@@ -32,6 +32,11 @@ type Store interface {
 
 	// Admit inserts the one row of (session, record).
 	Admit(ctx context.Context, a *Admission) (Admitted, error)
+	// Attach journals a record that makes no call of its own. epoch is checked as for a refused admission. For [Attaches] and [Conflicts] the
+	// returned call is the one that the record made, or stands for, already; for [Done] the alias's call. Not durable.
+	Attach(ctx context.Context, a *control.Alias, epoch int64) (Result, *control.Call, error)
+	// Alias returns what a record stands for. Errors: [errs.NotFound].
+	Alias(ctx context.Context, id string) (*control.Alias, error)
 	// Commit is the barrier: to dispatching, attempt + 1.
 	Commit(ctx context.Context, b *Barrier) (Result, error)
 	// Advance is every other step: settle, refuse, ask, cancel, expire, void, retry, abandon.
@@ -180,12 +185,12 @@ func (t Take) Window(now time.Time) int64 {
 	return ms - ms%per
 }
 
-// Admission is the one insert of a call. Call.State says how far it comes in this one transaction: refused, admitted (a write that a grant
-// covers, or one that must be asked about later), asking (with Question), or dispatching (an allowed read: this is its barrier; attempt 1,
+// Admission is the one insert of a call. Call.State says how far it comes in this one transaction: refused, failed, expired or voided (it
+// ends here), admitted (a write that a grant covers), asking (with Question), or dispatching (an allowed read: this is its barrier; attempt 1,
 // intent, run and authority are set in Call). Steps are the transitions from none to Call.State, in order.
 //
-// For asking and dispatching, and for admitted, the guard is checked; for refused only Session and Epoch are. The counters of Guard.Takes are
-// taken only by dispatching.
+// For asking, dispatching and admitted the guard is checked; where the call ends only Session and Epoch are. The counters of Guard.Takes are
+// taken only by dispatching. A record that is an alias already is Attaches or Conflicts, as a row is.
 type Admission struct {
 	Call     *control.Call
 	Steps    []control.Step
@@ -196,7 +201,7 @@ type Admission struct {
 	Durable  bool
 }
 
-// Admitted is what an admission came to. Earlier is set for Attaches and Conflicts: the row that stands, whole.
+// Admitted is what an admission came to. Earlier is set for Attaches and Conflicts: the row that stands, or that the record stands for, whole.
 type Admitted struct {
 	Result  Result
 	Earlier *control.Call

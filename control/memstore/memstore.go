@@ -32,6 +32,7 @@ type DB struct {
 	profiles    table[control.Profile]
 	tickets     table[session.Ticket]
 	upstream    table[[]byte]
+	aliases     table[control.Alias]
 	counters    table[call.Usage]
 	leases      table[time.Time]
 	steps       table[[]control.Step]
@@ -64,6 +65,7 @@ func New() *DB {
 	d.profiles.init(d)
 	d.tickets.init(d)
 	d.upstream.init(d)
+	d.aliases.init(d)
 	d.counters.init(d)
 	d.leases.init(d)
 	d.steps.init(d)

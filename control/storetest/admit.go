@@ -89,6 +89,15 @@ func testAdmitGuard(t *testing.T, f *fixture) {
 			t.Fatal("a refused call has no end")
 		}
 	})
+	t.Run("an unsent read ends at once", func(t *testing.T) {
+		a := f.admission(f.row(control.Read), journal.Refused)
+		a.Call.State, a.Call.Code = journal.Failed, errs.NotSent
+		a.Steps = steps(journal.OnRecord, journal.Admitted, journal.OnPrepareFailed, journal.Failed)
+		got, err := f.Call.Admit(t.Context(), a)
+		f.no(err)
+		want(t, "result", got.Result, call.Done)
+		want(t, "state", f.load(a.Call.ID).State, journal.Failed)
+	})
 	t.Run("parked", func(t *testing.T) {
 		f.no(f.Session.ParkSession(t.Context(), f.session.ID, 1))
 		for _, state := range []journal.State{journal.Refused, journal.Asking, journal.Dispatching} {
@@ -97,6 +106,50 @@ func testAdmitGuard(t *testing.T, f *fixture) {
 			want(t, "result", got.Result, call.NotOpen)
 		}
 	})
+}
+
+func testAlias(t *testing.T, f *fixture) {
+	c, _ := f.admit(control.Write, journal.Asking)
+	record := control.NewID()
+	alias := &control.Alias{
+		ID: control.CallID(f.session.ID, record), Session: f.session.ID, Record: record, RecordDigest: control.Sum([]byte(record)), Kind: "await", Call: c.ID,
+	}
+	attach := func(a *control.Alias, epoch int64) (call.Result, *control.Call) {
+		t.Helper()
+		r, row, err := f.Call.Attach(t.Context(), a, epoch)
+		f.no(err)
+		return r, row
+	}
+	r, _ := attach(alias, 2)
+	want(t, "another epoch", r, call.NotOpen)
+	_, err := f.Call.Alias(t.Context(), alias.ID)
+	wantCode(t, err, errs.NotFound)
+	r, row := attach(alias, 1)
+	want(t, "first", r, call.Done)
+	want(t, "call", row.ID, c.ID)
+	r, row = attach(alias, 1)
+	want(t, "again", r, call.Attaches)
+	want(t, "call", row.ID, c.ID)
+	got, err := f.Call.Alias(t.Context(), alias.ID)
+	f.no(err)
+	want(t, "alias", *got, *alias)
+	other := *alias
+	other.RecordDigest = control.Sum([]byte("other"))
+	r, _ = attach(&other, 1)
+	want(t, "other bytes", r, call.Conflicts)
+
+	// A record that is an alias makes no call any more, and a record that made a call no alias.
+	late := f.row(control.Write)
+	late.ID, late.Record, late.RecordDigest = alias.ID, alias.Record, alias.RecordDigest
+	res, err := f.Call.Admit(t.Context(), f.admission(late, journal.Admitted))
+	f.no(err)
+	want(t, "admission of an alias", res.Result, call.Attaches)
+	want(t, "call", res.Earlier.ID, c.ID)
+	r, row = attach(&control.Alias{ID: c.ID, Session: c.Session, Record: c.Record, RecordDigest: c.RecordDigest, Kind: "twin", Call: c.ID}, 1)
+	want(t, "alias of a call", r, call.Attaches)
+	want(t, "call", row.ID, c.ID)
+	_, _, err = f.Call.Attach(t.Context(), &control.Alias{ID: control.NewID(), Session: f.session.ID, Call: control.NewID()}, 1)
+	wantCode(t, err, errs.NotFound)
 }
 
 func testAdmitRead(t *testing.T, f *fixture) {

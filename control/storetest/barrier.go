@@ -91,11 +91,9 @@ func testClosedBarrier(t *testing.T, f *fixture) {
 	c, q := f.approved()
 	b := f.barrier(c, approvalOf(q))
 	f.no(f.Session.ParkSession(t.Context(), f.session.ID, 1))
-	other, q2 := f.row(control.Write), (*control.Question)(nil)
-	_ = q2
 	// A parked session keeps its approval: the call runs.
 	want(t, "parked", f.commit(b), call.Done)
-	got, err := f.Call.Admit(t.Context(), f.admission(other, journal.Asking))
+	got, err := f.Call.Admit(t.Context(), f.admission(f.row(control.Write), journal.Asking))
 	f.no(err)
 	want(t, "nothing new", got.Result, call.NotOpen)
 
@@ -115,15 +113,22 @@ func newSessionOf(f *fixture) *fixture {
 
 func testCredentialBarrier(t *testing.T, f *fixture) {
 	c, q := f.approved()
+	// A new credential may be a new generation of the policy, as every change is; the version is checked all the same.
 	b := f.barrier(c, approvalOf(q))
-	f.no(f.PutCredential(credential(2)))
+	put := func(c control.Credential) {
+		f.no(f.PutCredential(c))
+		f.reload()
+		b.Guard.Generation = f.policy.Generation
+	}
+	put(credential(2))
 	want(t, "a newer version", f.commit(b), call.Changed)
-	broken := credential(2)
+	broken := credential(3)
 	broken.State = control.CredentialBroken
-	f.no(f.PutCredential(broken))
-	b.Guard.Credential.Version = 2
+	put(broken)
+	b.Guard.Credential.Version = 3
 	want(t, "broken", f.commit(b), call.Changed)
-	f.no(f.PutCredential(credential(2)))
+	put(credential(4))
+	b.Guard.Credential.Version = 4
 	want(t, "good", f.commit(b), call.Done)
 }
 

@@ -136,7 +136,7 @@ func (f *fixture) row(effect control.Effect) *control.Call {
 	c := &control.Call{
 		Org: control.Org, ID: control.CallID(f.session.ID, record), Session: f.session.ID, Record: record, RecordDigest: control.Sum([]byte(record)),
 		Epoch: 1, Host: host, Shim: "shim", HarnessCall: "toolu_1", TimeoutMS: 120000, Owner: owner, Profile: "dev", Name: "tracker_create_issue",
-		Connection: "tracker", Tool: "create_issue", Effect: effect, Subject: control.SubjectShared, Account: "bot",
+		ProfileVersion: 1, Revision: 1, Catalog: catalog("tracker").Digest, Connection: "tracker", Tool: "create_issue", Effect: effect, Subject: control.SubjectShared, Account: "bot",
 		Arguments: args, ArgsDigest: control.Sum(args), Binding: control.Sum([]byte("binding" + record)), Lease: run,
 	}
 	if effect == control.Write {

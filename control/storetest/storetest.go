@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) Stores) {
 		{"epochs fence", testEpochs},
 		{"one row for a record", testAdmitOnce},
 		{"admission is guarded", testAdmitGuard},
+		{"a record may stand for another call", testAlias},
 		{"an allowed read is one insert", testAdmitRead},
 		{"questions are bounded", testAdmitBusy},
 		{"twins are seen", testTwins},
