@@ -46,6 +46,7 @@ type source struct {
 	paused    int           // questions to a person are open: the server waits for us
 	quiet     bool          // the deadline that is set is that of silence
 	cancelled bool
+	err       error // the last read's
 }
 
 // Read fails with errOversize beyond the budget.
@@ -62,6 +63,7 @@ func (s *source) Read(p []byte) (int, error) {
 	n, err := s.stream.Read(p)
 	s.mu.Lock()
 	s.budget -= int64(n)
+	s.err = err
 	if n > 0 {
 		s.setDeadline()
 	}
@@ -88,7 +90,7 @@ func (s *source) setDeadline() {
 func (s *source) arm(deadline time.Time, silence time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budget, s.deadline, s.silence, s.paused, s.cancelled = headBytes, deadline, silence, 0, false
+	s.budget, s.deadline, s.silence, s.paused, s.cancelled, s.err = headBytes, deadline, silence, 0, false, nil
 	_ = s.stream.SetWriteDeadline(deadline)
 	s.setDeadline()
 }
@@ -122,6 +124,13 @@ func (s *source) cancel() {
 	defer s.mu.Unlock()
 	s.cancelled = true
 	_ = s.stream.SetDeadline(time.Unix(1, 0))
+}
+
+// ended is the error with which the last read failed, or nil.
+func (s *source) ended() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 // late says which clock a read that missed its deadline ran into.

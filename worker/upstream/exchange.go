@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -230,13 +231,25 @@ func response(x *exchange, body []byte) (message, Failure, string) {
 	return message{}, FailJSON, "no response"
 }
 
+// protocolBegin is how every answer of HTTP/1 begins.
+const protocolBegin = "HTTP/1."
+
 // readHead reads the final status line and header. Interim answers (RFC 9110, section 15.2) are skipped within the head's budget; 101 is not one,
 // because we asked for no other protocol.
 func (k *conn) readHead() (*http.Response, Failure) {
 	for {
+		if begin, err := k.in.Peek(len(protocolBegin)); !strings.HasPrefix(protocolBegin, string(begin)) {
+			return nil, FailHTTP
+		} else if err != nil {
+			return nil, k.readFailure(err, true)
+		}
 		resp, err := http.ReadResponse(k.in, &http.Request{Method: http.MethodPost})
 		if err != nil {
-			// The text of the error may quote the server, and the server may quote our credential.
+			// The text of the error may quote the server, and the server may quote our credential. Where the bytes ended too early, the
+			// parser may have taken half a line for a whole one.
+			if ended := k.src.ended(); ended != nil {
+				return nil, k.readFailure(ended, true)
+			}
 			if isTransport(err) {
 				return nil, k.readFailure(err, true)
 			}

@@ -1,8 +1,10 @@
 package upstream
 
 import (
+	"bytes"
 	"fmt"
 	"math/big"
+	"strconv"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -128,7 +130,7 @@ func paramHeaders(tool, arguments []byte) ([][2]string, error) {
 }
 
 // safe is 2^53 - 1, the bound of integers in headers.
-var safe = new(big.Float).SetInt64(1<<53 - 1)
+var safe = big.NewInt(1<<53 - 1)
 
 // headerOf is the text of a primitive value.
 func headerOf(raw []byte, kind string) (string, bool) {
@@ -139,14 +141,18 @@ func headerOf(raw []byte, kind string) (string, bool) {
 		_, ok := strictjson.Bool(raw)
 		return string(raw), ok
 	}
+	// 42.0 and 1e2 are integers to JSON Schema. Bounded before the arithmetic: an exponent is cheap to write and dear to expand.
 	if len(raw) > 64 || raw[0] != '-' && (raw[0] < '0' || raw[0] > '9') {
 		return "", false
 	}
-	// 42.0 and 1e2 are integers to JSON Schema; big enough for every text of 64 bytes within the bound.
-	f, _, err := big.ParseFloat(string(raw), 10, 512, big.ToNearestEven)
-	if err != nil || !f.IsInt() || new(big.Float).Abs(f).Cmp(safe) > 0 {
+	if i := bytes.IndexAny(raw, "eE"); i >= 0 {
+		if e, err := strconv.Atoi(string(raw[i+1:])); err != nil || e < -99 || e > 99 {
+			return "", false
+		}
+	}
+	n, ok := new(big.Rat).SetString(string(raw))
+	if !ok || !n.IsInt() || n.Num().CmpAbs(safe) > 0 {
 		return "", false
 	}
-	n, _ := f.Int64()
-	return fmt.Sprint(n), true
+	return n.Num().String(), true
 }
