@@ -1,0 +1,177 @@
+// Package keyring holds the pool's private key, the one thing that opens the credentials of a pool's connections, in memory. It opens a credential
+// for one intent, and only when everything that the credential is bound to agrees with that intent.
+package keyring
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"sallyport.dev/errs"
+	"sallyport.dev/intent"
+	"sallyport.dev/intent/seal"
+)
+
+const keyFile = "pool.key"
+
+// Files is a private directory. Read answers [errs.NotFound] for what is not there; Write is whole or not at all.
+type Files interface {
+	Read(name string) ([]byte, error)
+	Write(name string, data []byte) error
+}
+
+// Opened credentials are kept for a short while: opening one costs more than all else that a worker computes for a read. A withdrawn credential is
+// not used from here, because no intent names it any more.
+const (
+	keep     = 30 * time.Second
+	keepMost = 256
+)
+
+// Keyring opens what was sealed to the pool. Safe for concurrent use.
+type Keyring struct {
+	key seal.PrivateKey
+
+	mu     sync.Mutex
+	opened map[[sha256.Size]byte]*opened
+}
+
+type opened struct {
+	bound  seal.Bound
+	secret []byte
+	wipe   *time.Timer
+}
+
+// Open reads pool.key, and makes it at the first start; created says so, so that its fingerprint is printed where a person can see it. All workers of a
+// pool have the same file. Errors: [errs.Invalid], and those of files.
+func Open(files Files) (k *Keyring, created bool, err error) {
+	k = &Keyring{opened: map[[sha256.Size]byte]*opened{}}
+	b, err := files.Read(keyFile)
+	if err == nil {
+		k.key, err = seal.ParsePrivateKey(b)
+		clear(b)
+		return k, false, err
+	}
+	if !errs.Is(err, errs.NotFound) {
+		return nil, false, err
+	}
+	if k.key, err = seal.GenerateKey(); err != nil {
+		return nil, false, err
+	}
+	if b, err = k.key.MarshalPEM(); err != nil {
+		return nil, false, err
+	}
+	defer clear(b)
+	return k, true, files.Write(keyFile, b)
+}
+
+// Public returns the pool's public key, to which the CLI seals.
+func (k *Keyring) Public() seal.PublicKey { return k.key.Public() }
+
+// Credential opens the sealed credential that travelled beside in. An intent without authentication has none, and gets the empty secret. The caller
+// wipes what it gets. Errors: [errs.NotAllowed] when the credential does not open or is bound to something else, [errs.Invalid] when it is malformed,
+// missing, or there without need.
+func (k *Keyring) Credential(in *intent.Intent, sealed []byte) (Secret, error) {
+	if in.AuthType == intent.AuthNone {
+		if len(sealed) != 0 {
+			return Secret{}, errs.New(errs.Invalid, "a credential came for a connection without authentication")
+		}
+		return Secret{}, nil
+	}
+	if len(sealed) == 0 {
+		return Secret{}, errs.New(errs.Invalid, "no credential came for a connection with authentication")
+	}
+	bound, secret, err := k.open(sealed)
+	if err != nil {
+		return Secret{}, err
+	}
+	if err := bound.Covers(in); err != nil {
+		clear(secret)
+		return Secret{}, err
+	}
+	return Secret{secret}, nil
+}
+
+// open returns what an envelope is bound to and a copy of its secret.
+func (k *Keyring) open(sealed []byte) (seal.Bound, []byte, error) {
+	name := sha256.Sum256(sealed)
+	k.mu.Lock()
+	if o := k.opened[name]; o != nil {
+		defer k.mu.Unlock()
+		return o.bound, append([]byte(nil), o.secret...), nil
+	}
+	k.mu.Unlock()
+	ad, secret, err := k.key.Open(seal.Credential, sealed)
+	if err != nil {
+		return seal.Bound{}, nil, err
+	}
+	bound, err := seal.ParseBound(ad)
+	if err != nil {
+		clear(secret)
+		return seal.Bound{}, nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.opened[name] == nil && len(k.opened) < keepMost {
+		o := &opened{bound: bound, secret: append([]byte(nil), secret...)}
+		o.wipe = time.AfterFunc(keep, func() { k.forget(name, o) })
+		k.opened[name] = o
+	}
+	return bound, secret, nil
+}
+
+func (k *Keyring) forget(name [sha256.Size]byte, o *opened) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.opened[name] == o {
+		delete(k.opened, name)
+	}
+	clear(o.secret)
+}
+
+// Close wipes every opened credential.
+func (k *Keyring) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, o := range k.opened {
+		o.wipe.Stop()
+		delete(k.opened, name)
+		clear(o.secret)
+	}
+}
+
+// SealSession seals an exported session of an old server for the next dispatch of the same Sallyport session and connection. Nil stays nil.
+func (k *Keyring) SealSession(in *intent.Intent, exported []byte) ([]byte, error) {
+	if len(exported) == 0 {
+		return nil, nil
+	}
+	return seal.Seal(k.key.Public(), seal.UpstreamSession, sessionBound(in), exported)
+}
+
+// Session opens the upstream session that travelled beside in. It belongs to one session, connection, origin and credential version: an old server's
+// session is never shared. Nil stays nil. Errors: as [Keyring.Credential].
+func (k *Keyring) Session(in *intent.Intent, sealed []byte) ([]byte, error) {
+	if len(sealed) == 0 {
+		return nil, nil
+	}
+	ad, exported, err := k.key.Open(seal.UpstreamSession, sealed)
+	if err != nil {
+		return nil, err
+	}
+	if string(ad) != string(sessionBound(in)) {
+		clear(exported)
+		return nil, errs.New(errs.NotAllowed, "the upstream session belongs to another session, connection or credential")
+	}
+	return exported, nil
+}
+
+func sessionBound(in *intent.Intent) []byte {
+	return intent.Join("upstream session v1", []byte(in.Org), []byte(in.Session), []byte(in.Connection), []byte(in.Origin), []byte(in.Path),
+		[]byte(in.Subject), binary.BigEndian.AppendUint64(nil, uint64(in.Version)))
+}
+
+// String redacts.
+func (k *Keyring) String() string { return "keyring " + k.key.Public().Fingerprint() }
+
+// GoString redacts.
+func (k *Keyring) GoString() string { return k.String() }
