@@ -1,0 +1,198 @@
+// Package proc reads what the kernel says about processes: who they are, who their parent is, in which namespaces they live, and whether
+// they are gone.
+package proc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ID names one process for ever: its pid and its start time in clock ticks since boot.
+type ID struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+// Stat is the part of /proc/PID/stat that is of use.
+type Stat struct {
+	ID
+	Parent int
+	State  byte // Z: it ended and nobody asked how
+}
+
+// Read returns the stat of a process, or an error that is [fs.ErrNotExist] once it is gone.
+func Read(pid int) (Stat, error) {
+	data, err := os.ReadFile(path(pid, "stat"))
+	if err != nil {
+		if errors.Is(err, unix.ESRCH) {
+			err = fs.ErrNotExist
+		}
+		return Stat{}, err
+	}
+	// The command's name stands in parentheses and may hold anything, parentheses and spaces too.
+	end := bytes.LastIndexByte(data, ')')
+	if end < 0 {
+		return Stat{}, fmt.Errorf("stat of process %d: no name", pid)
+	}
+	fields := strings.Fields(string(data[end+1:]))
+	if len(fields) < 20 {
+		return Stat{}, fmt.Errorf("stat of process %d: %d fields", pid, len(fields))
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return Stat{}, err
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return Stat{}, err
+	}
+	return Stat{ID: ID{pid, start}, Parent: parent, State: fields[0][0]}, nil
+}
+
+// Self returns this process.
+func Self() (ID, error) {
+	s, err := Read(os.Getpid())
+	return s.ID, err
+}
+
+// Alive reports whether the very process of id still runs; one that ended and was not reaped does not.
+func (id ID) Alive() bool {
+	if id.PID <= 0 {
+		return false
+	}
+	s, err := Read(id.PID)
+	return err == nil && s.Start == id.Start && s.State != 'Z' && s.State != 'X'
+}
+
+// Namespace returns device:inode of one of a process's namespaces (net, pid, user, mnt).
+func Namespace(pid int, kind string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path(pid, "ns/"+kind), &st); err != nil {
+		return "", &fs.PathError{Op: "stat", Path: path(pid, "ns/"+kind), Err: err}
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+}
+
+// Interfaces returns the network interfaces that a process has.
+func Interfaces(pid int) ([]string, error) {
+	data, err := os.ReadFile(path(pid, "net/dev"))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for line := range bytes.Lines(data) {
+		if name, _, ok := strings.Cut(string(line), ":"); ok {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	return names, nil
+}
+
+// Below reports whether pid descends from ancestor within a few steps, over the parents as they are now.
+func Below(pid, ancestor, steps int) bool {
+	for range steps {
+		s, err := Read(pid)
+		if err != nil {
+			return false
+		}
+		if s.Parent == ancestor {
+			return true
+		}
+		pid = s.Parent
+	}
+	return false
+}
+
+// Handle is a descriptor of one process: signals through it reach that process or nobody.
+type Handle struct {
+	ID ID
+	fd int
+}
+
+// Open returns a handle on a process and its identity, read after the handle was taken.
+func Open(pid int) (*Handle, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("pidfd_open", err)
+	}
+	s, err := Read(pid)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return &Handle{ID: s.ID, fd: fd}, nil
+}
+
+// Signal sends a signal. It returns [os.ErrProcessDone] once the process ended.
+func (h *Handle) Signal(s unix.Signal) error {
+	err := unix.PidfdSendSignal(h.fd, s, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return os.NewSyscallError("pidfd_send_signal", err)
+}
+
+// Wait returns nil once the process ended, or ctx's error. For the first process of a pid namespace that means that none is left in it: the
+// kernel ends and reaps all others first (pid_namespaces(7)).
+func (h *Handle) Wait(ctx context.Context) error {
+	for {
+		fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 20)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("poll", err)
+		}
+		if n > 0 && fds[0].Revents&unix.POLLIN != 0 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// Close lets go of the handle.
+func (h *Handle) Close() { _ = unix.Close(h.fd) }
+
+// Find returns the processes for which match is true, as far as this user may see them.
+func Find(match func(pid int) bool) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && match(pid) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// UID returns the real user of a process, or -1.
+func UID(pid int) int {
+	data, err := os.ReadFile(path(pid, "status"))
+	if err != nil {
+		return -1
+	}
+	for line := range bytes.Lines(data) {
+		if rest, ok := strings.CutPrefix(string(line), "Uid:"); ok {
+			if uid, err := strconv.Atoi(strings.Fields(rest)[0]); err == nil {
+				return uid
+			}
+		}
+	}
+	return -1
+}
+
+func path(pid int, name string) string {
+	return filepath.Join("/proc", strconv.Itoa(pid), name)
+}
