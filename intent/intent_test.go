@@ -192,6 +192,7 @@ func TestValidateRefuses(t *testing.T) {
 		"no not_before":             func(in *Intent) { in.NotBefore = 0 },
 		"start before not_before":   func(in *Intent) { in.StartBefore = in.NotBefore - 1 },
 		"finish before start":       func(in *Intent) { in.FinishBefore = in.StartBefore - 1 },
+		"start long after":          func(in *Intent) { in.StartBefore = in.NotBefore + 5*60_000 + 1; in.FinishBefore = in.StartBefore },
 		"digest in upper case":      func(in *Intent) { in.Binding = strings.ToUpper(in.Binding) },
 		"digest of a wrong length":  func(in *Intent) { in.Meta = "abcd" },
 		"schema digest not hex":     func(in *Intent) { in.Schema = strings.Repeat("g", 64) },

@@ -15,6 +15,7 @@ const (
 	MaxResultBytes = 64 << 20
 	MaxConnect     = 30 * time.Second
 	MaxAnswer      = 30 * time.Minute
+	MaxStart       = 5 * time.Minute // from not_before to start_before: how long a worker must remember what it refused
 	maxText        = 8 << 10
 	maxList        = 64
 	idLength       = 26 // 128 bits in lower-case base32
@@ -152,6 +153,8 @@ func (in *Intent) validateBounds() error {
 		return invalid("silence_ms", "is out of its bounds")
 	case in.NotBefore < 1 || in.StartBefore < in.NotBefore || in.FinishBefore < in.StartBefore:
 		return invalid("not_before, start_before, finish_before", "are not in order")
+	case in.StartBefore-in.NotBefore > MaxStart.Milliseconds():
+		return invalid("start_before", "lies more than 5 minutes after not_before")
 	}
 	return nil
 }

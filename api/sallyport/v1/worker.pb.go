@@ -685,7 +685,9 @@ type Outcome struct {
 	Address         string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`
 	Protocol        string                 `protobuf:"bytes,12,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Timings         *Timings               `protobuf:"bytes,13,opt,name=timings,proto3" json:"timings,omitempty"`
-	Output          []byte                 `protobuf:"bytes,14,opt,name=output,proto3" json:"output,omitempty"` // kinds other than call: catalog bytes, probe report, sealed credential
+	Output          []byte                 `protobuf:"bytes,14,opt,name=output,proto3" json:"output,omitempty"`                                       // kinds other than call: catalog bytes, probe report, sealed credential
+	RedactedDigest  []byte                 `protobuf:"bytes,15,opt,name=redacted_digest,json=redactedDigest,proto3" json:"redacted_digest,omitempty"` // SHA-256 of the answer before our credential, which stood in it, was replaced; empty: the body is as received
+	Challenge       string                 `protobuf:"bytes,16,opt,name=challenge,proto3" json:"challenge,omitempty"`                                 // WWW-Authenticate of a 401 or 403, bounded, without our credential
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -816,6 +818,20 @@ func (x *Outcome) GetOutput() []byte {
 		return x.Output
 	}
 	return nil
+}
+
+func (x *Outcome) GetRedactedDigest() []byte {
+	if x != nil {
+		return x.RedactedDigest
+	}
+	return nil
+}
+
+func (x *Outcome) GetChallenge() string {
+	if x != nil {
+		return x.Challenge
+	}
+	return ""
 }
 
 // Timings are microseconds of the worker's parts.
@@ -1790,7 +1806,7 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\x12\x1a\n" +
 	"\bprogress\x18\x02 \x01(\x01R\bprogress\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x01R\x05total\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\xd8\x03\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\x9f\x04\n" +
 	"\aOutcome\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\x125\n" +
 	"\ttransport\x18\x02 \x01(\x0e2\x17.sallyport.v1.TransportR\ttransport\x12#\n" +
@@ -1807,7 +1823,9 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\aaddress\x18\v \x01(\tR\aaddress\x12\x1a\n" +
 	"\bprotocol\x18\f \x01(\tR\bprotocol\x12/\n" +
 	"\atimings\x18\r \x01(\v2\x15.sallyport.v1.TimingsR\atimings\x12\x16\n" +
-	"\x06output\x18\x0e \x01(\fR\x06output\"\x8e\x01\n" +
+	"\x06output\x18\x0e \x01(\fR\x06output\x12'\n" +
+	"\x0fredacted_digest\x18\x0f \x01(\fR\x0eredactedDigest\x12\x1c\n" +
+	"\tchallenge\x18\x10 \x01(\tR\tchallenge\"\x8e\x01\n" +
 	"\aTimings\x12\x17\n" +
 	"\aopen_us\x18\x01 \x01(\x03R\x06openUs\x12\x1d\n" +
 	"\n" +
