@@ -98,11 +98,12 @@ func checkText(name, value string, least, most int) error {
 	return nil
 }
 
+// checkObject wants a JSON object with nothing around it, that may stand as a member of a record.
 func checkObject(name string, raw []byte) error {
 	if len(raw) == 0 || raw[0] != '{' {
 		return errs.Newf(errs.Invalid, "%s: a JSON object was expected", name)
 	}
-	if err := strictjson.Check(raw); err != nil {
+	if err := strictjson.CheckWithin(raw, 1); err != nil {
 		return errs.Wrap(errs.Invalid, name+": "+errs.Message(err), err)
 	}
 	return nil

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -37,7 +36,7 @@ func (g *Guest) Shim() string { return g.shim }
 
 // Session reads session.json. Errors: those of [Read] and [ParseSession].
 func (g *Guest) Session() (Session, error) {
-	data, err := Read(filepath.Join(g.in, SessionName), MaxSession)
+	data, err := Read(g.in+"/"+SessionName, MaxSession)
 	if err != nil {
 		return Session{}, err
 	}
@@ -46,7 +45,7 @@ func (g *Guest) Session() (Session, error) {
 
 // Tools reads tools.json. Errors: those of [Read] and [ParseTools].
 func (g *Guest) Tools() ([]Tool, error) {
-	data, err := Read(filepath.Join(g.in, ToolsName), MaxTools)
+	data, err := Read(g.in+"/"+ToolsName, MaxTools)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +80,7 @@ func (g *Guest) Call(c *Call) (*Pending, error) {
 // Ack tells the host that the whole result of id was handed to the harness. Errors: those of [Publish].
 func (g *Guest) Ack(id string) error {
 	// An ack says everything by its name, so all acks of a process are links of one empty file: one system call each.
-	file := filepath.Join(g.out, TmpDir, g.shim+".acks")
+	file := g.out + "/" + TmpDir + "/" + g.shim + ".acks"
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for attempt := 0; ; attempt++ {
@@ -91,7 +90,7 @@ func (g *Guest) Ack(id string) error {
 			}
 			g.acks = true
 		}
-		err := publishError(link(file, filepath.Join(g.out, NewDir, AckName(id))))
+		err := publishError(link(file, g.out+"/"+NewDir+"/"+AckName(id)))
 		if err == nil || errs.Is(err, errs.Conflict) || attempt == 1 {
 			return err
 		}
@@ -109,9 +108,13 @@ func (g *Guest) Gate(gate *Gate) error {
 	return g.publish(GateName, record)
 }
 
-// Close ends the watch and every wait. What was published stays published.
+// Close ends the watch and every wait; a second one does nothing. What was published stays published.
 func (g *Guest) Close() error {
 	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil
+	}
 	g.closed = true
 	if g.poll != nil {
 		g.poll.Stop()
@@ -128,7 +131,7 @@ func (g *Guest) Close() error {
 }
 
 func (g *Guest) publish(name string, record []byte) error {
-	return Publish(filepath.Join(g.out, TmpDir, name), filepath.Join(g.out, NewDir, name), record)
+	return Publish(g.out+"/"+TmpDir+"/"+name, g.out+"/"+NewDir+"/"+name, record)
 }
 
 // Pending is a published call whose result has not been taken.

@@ -9,8 +9,8 @@ const (
 	MaxCall      = MaxArguments + 8<<10
 	MaxNote      = 4 << 10  // bytes of a cancel record
 	MaxGate      = 64 << 10 // bytes of gate.json
-	MaxProgress  = 16 << 10
-	MaxInline    = 1 << 20 // bytes of a CallToolResult that is handed over inline; a longer one is cut to a file by control
+	MaxProgress  = 32 << 10 // a message of escapes fits
+	MaxInline    = 1 << 20  // bytes of a CallToolResult that is handed over inline; a longer one is cut to a file by control
 	MaxResult    = MaxInline + 8<<10
 	MaxFile      = 64 << 20 // bytes of a result file
 	MaxSession   = 64 << 10 // bytes of session.json

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"maps"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -28,7 +27,7 @@ func (g *Guest) expect(p *Pending) error {
 	}
 	g.waiting[p.id] = p
 	if g.watch == nil {
-		g.watch = newWatch(filepath.Join(g.in, ResultsDir), filepath.Join(g.in, ProgressDir), g.announced)
+		g.watch = newWatch(g.in+"/"+ResultsDir, g.in+"/"+ProgressDir, g.announced)
 	}
 	if p.progress != nil {
 		g.watch.progress()
@@ -49,7 +48,7 @@ func (g *Guest) expect(p *Pending) error {
 // announced is called by the watch with the name of a new file in results/ or progress/; "" means any of them.
 func (g *Guest) announced(name string, progress bool) {
 	if name == "" {
-		g.trust(g.look())
+		g.look(true)
 		return
 	}
 	id, err := ParseResultName(name)
@@ -63,22 +62,14 @@ func (g *Guest) announced(name string, progress bool) {
 	case p == nil:
 	case progress:
 		g.takeProgress(p)
-	case g.take(p):
-		g.trust(true)
+	default:
+		g.take(p, true)
 	}
-}
-
-func (g *Guest) trust(watch bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.trusted = watch
 }
 
 // polled is called by the timer, which runs only while a call waits.
 func (g *Guest) polled() {
-	if g.look() {
-		g.trust(false)
-	}
+	g.look(false)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.waiting) == 0 || g.closed {
@@ -88,29 +79,25 @@ func (g *Guest) polled() {
 	g.poll.Reset(g.interval)
 }
 
-// look asks the directory for everything that is waited for, and reports whether a result was there.
-func (g *Guest) look() bool {
+// look asks the directory for everything that is waited for.
+func (g *Guest) look(announced bool) {
 	g.mu.Lock()
 	all := slices.Collect(maps.Values(g.waiting))
 	g.mu.Unlock()
-	found := false
 	for _, p := range all {
 		if p.progress != nil {
 			g.takeProgress(p)
 		}
-		if g.take(p) {
-			found = true
-		}
+		g.take(p, announced)
 	}
-	return found
 }
 
-// take reads p's result where it is there, and reports whether this call of take handed it over. The file is read without the lock: a long
-// result must not keep another call from being published.
-func (g *Guest) take(p *Pending) bool {
-	data, err := Read(filepath.Join(g.in, ResultsDir, ResultName(p.id)), MaxResult)
+// take reads p's result and hands it over, where it is there; announced says whether the watch said so, or polling found it. The file is read
+// without the lock: a long result must not keep another call from being published.
+func (g *Guest) take(p *Pending, announced bool) {
+	data, err := Read(g.in+"/"+ResultsDir+"/"+ResultName(p.id), MaxResult)
 	if errs.Is(err, errs.NotFound) || errs.Is(err, errs.Unavailable) {
-		return false // not there yet, or the file system is away: the next look tells
+		return // not there yet, or the file system is away: the next look tells
 	}
 	var r Result
 	if err == nil {
@@ -124,11 +111,10 @@ func (g *Guest) take(p *Pending) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.waiting[p.id] != p {
-		return false
+	if g.waiting[p.id] == p {
+		g.trusted = announced
+		p.finish(r, err)
 	}
-	p.finish(r, err)
-	return true
 }
 
 // finish hands over the outcome; g.mu is held.
@@ -140,7 +126,7 @@ func (p *Pending) finish(r Result, err error) {
 
 // takeProgress hands over p's newest progress. A broken one is left out: it says nothing about the call.
 func (g *Guest) takeProgress(p *Pending) {
-	data, err := Read(filepath.Join(g.in, ProgressDir, ResultName(p.id)), MaxProgress)
+	data, err := Read(g.in+"/"+ProgressDir+"/"+ResultName(p.id), MaxProgress)
 	if err != nil {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -306,12 +307,19 @@ func (b *Box) each(dir string, do func(name string) error) error {
 	return nil
 }
 
-func sinceBoot() time.Duration {
+// booted is when this process asked the boot clock, which survives a restart of the host's daemon, and what it said. Reading it costs a
+// system call; the runtime's monotonic clock does not. They differ by the time that the machine was suspended since, which no call waited.
+var booted = sync.OnceValues(func() (time.Time, time.Duration) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0
+		return time.Now(), 0
 	}
-	return time.Duration(ts.Nano())
+	return time.Now(), time.Duration(ts.Nano())
+})
+
+func sinceBoot() time.Duration {
+	at, then := booted()
+	return then + time.Since(at)
 }
 
 func unavailable(err error) error {

@@ -91,7 +91,9 @@ func (l *Ledger) RecoverPublished(id string) { l.set(id, line{unknown: true, pha
 func (l *Ledger) Published(id string) bool { return l.move(id, flying, unread) }
 
 // Refused notes a result of the host's own for a record that was not put in flight: its id is spent, and the result waits to be read.
-func (l *Ledger) Refused(id string, digest relay.Digest) { l.set(id, line{digest: digest, phase: unread}) }
+func (l *Ledger) Refused(id string, digest relay.Digest) {
+	l.set(id, line{digest: digest, phase: unread})
+}
 
 // Acknowledged notes that id's result was read. It reports whether there was one to read.
 func (l *Ledger) Acknowledged(id string) bool { return l.move(id, unread, finished) }

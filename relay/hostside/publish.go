@@ -40,13 +40,12 @@ func (b *Box) PublishProgress(id string, record []byte) error {
 	return publishError(unix.Renameat(b.root, tmp, b.root, progressDir+"/"+name))
 }
 
-// Retract removes the result and the progress of a call: the guest has read it. Errors: [errs.Unavailable].
+// Retract removes the result of a call: the guest has read it. Errors: [errs.Unavailable].
 func (b *Box) Retract(id string) error {
-	err := unix.Unlinkat(b.root, resultsDir+"/"+relay.ResultName(id), 0)
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unlinkat(b.root, resultsDir+"/"+relay.ResultName(id), 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return unavailable(err)
 	}
-	return b.RetractProgress(id)
+	return nil
 }
 
 // RetractProgress removes the progress of a call. Errors: [errs.Unavailable].

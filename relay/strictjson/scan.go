@@ -19,10 +19,13 @@ type Member struct {
 
 // Check reports whether data is exactly one strict JSON value, with white space around it allowed. Errors: [errs.Invalid], with the byte
 // offset; the message quotes nothing of data.
-func Check(data []byte) error {
+func Check(data []byte) error { return CheckWithin(data, 0) }
+
+// CheckWithin checks data as a value that will stand inside that many arrays and objects: they count towards [MaxDepth]. Errors: as [Check].
+func CheckWithin(data []byte, depth int) error {
 	s := pool.Get().(*scanner)
 	defer s.release()
-	_, _, err := s.document(data)
+	_, _, err := s.document(data, depth)
 	return err
 }
 
@@ -30,7 +33,7 @@ func Check(data []byte) error {
 func Object(data []byte, dst []Member) ([]Member, error) {
 	s := pool.Get().(*scanner)
 	defer s.release()
-	start, end, err := s.document(data)
+	start, end, err := s.document(data, 0)
 	if err != nil {
 		return dst, err
 	}
@@ -47,7 +50,7 @@ func Object(data []byte, dst []Member) ([]Member, error) {
 func Array(data []byte, dst [][]byte) ([][]byte, error) {
 	s := pool.Get().(*scanner)
 	defer s.release()
-	start, end, err := s.document(data)
+	start, end, err := s.document(data, 0)
 	if err != nil {
 		return dst, err
 	}
@@ -85,10 +88,10 @@ func (s *scanner) release() {
 }
 
 // document scans one value with white space around it and returns where the value starts and ends.
-func (s *scanner) document(data []byte) (start, end int, err error) {
+func (s *scanner) document(data []byte, depth int) (start, end int, err error) {
 	s.data = data
 	start = skipSpace(data, 0)
-	end, err = s.value(start, 0)
+	end, err = s.value(start, depth)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -1,0 +1,469 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sallyport.dev/errs"
+)
+
+// tree makes the directories that a host makes, and plays its part.
+type tree struct {
+	t       *testing.T
+	in, out string
+}
+
+func newTree(t *testing.T) tree {
+	t.Helper()
+	x := tree{t: t, in: filepath.Join(t.TempDir(), "in"), out: filepath.Join(t.TempDir(), "out")}
+	for _, dir := range []string{x.in + "/results", x.in + "/progress", x.in + "/tmp", x.out + "/tmp", x.out + "/new"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return x
+}
+
+func (x tree) guest() *Guest {
+	g := NewGuest(x.in, x.out)
+	x.t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			x.t.Error(err)
+		}
+	})
+	return g
+}
+
+// answer publishes a result for the call's record.
+func (x tree) answer(id, result string) {
+	x.t.Helper()
+	record, err := os.ReadFile(x.out + "/new/" + CallName(id))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	data, err := AppendResult(nil, &Result{ID: id, Call: Sum(record), State: "answered", Result: []byte(result)})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.publish("results/"+ResultName(id), data)
+}
+
+func (x tree) publish(name string, data []byte) {
+	x.t.Helper()
+	if err := Publish(x.in+"/tmp/"+filepath.Base(name), x.in+"/"+name, data); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x tree) names(dir string) []string {
+	x.t.Helper()
+	entries, err := os.ReadDir(x.out + "/" + dir)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func guestCall() *Call {
+	return &Call{Session: NewID(), Epoch: 1, Tool: "echo", Arguments: []byte(`{"text": "x"}`), TimeoutMS: 1000}
+}
+
+func TestGuestCall(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	c := guestCall()
+	p, err := g.Call(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := os.ReadFile(x.out + "/new/" + CallName(p.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseCall(record)
+	if err != nil || got.ID != p.ID() || got.Shim != g.Shim() || string(got.Arguments) != `{"text": "x"}` {
+		t.Errorf("published %+v, %v", got, err)
+	}
+	if left := x.names("tmp"); len(left) != 0 {
+		t.Errorf("left in tmp: %v", left)
+	}
+	x.answer(p.ID(), `{"content":[]}`)
+	r, err := p.Wait(t.Context())
+	if err != nil || string(r.Result) != `{"content":[]}` {
+		t.Errorf("got %s, %v", r.Result, err)
+	}
+	if again, err := p.Wait(t.Context()); err != nil || again.ID != r.ID {
+		t.Errorf("a second Wait: %v", err)
+	}
+}
+
+func TestGuestManyCalls(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	var all []*Pending
+	for range MaxInFlight {
+		p, err := g.Call(guestCall())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	for _, p := range all {
+		x.answer(p.ID(), `{"id":"`+p.ID()+`"}`)
+	}
+	for _, p := range all {
+		r, err := p.Wait(t.Context())
+		if err != nil || string(r.Result) != `{"id":"`+p.ID()+`"}` {
+			t.Errorf("%s: %s, %v", p.ID(), r.Result, err)
+		}
+	}
+}
+
+// deaf gives the guest a watch that hears nothing, as in a sandbox whose file system hides the host's writes.
+func deaf(g *Guest) {
+	done := make(chan struct{})
+	close(done)
+	g.watch = &watch{resultsWatch: -1, progressWatch: -1, done: done}
+}
+
+func TestGuestPollsWhereTheWatchIsDeaf(t *testing.T) {
+	x := newTree(t)
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGuest(x.in, x.out)
+		deaf(g)
+		p, err := g.Call(guestCall())
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		time.AfterFunc(time.Millisecond, func() { x.answer(p.ID(), `{}`) })
+		if _, err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != pollLeast {
+			t.Errorf("a quick answer was found after %v", took)
+		}
+		if p, err = g.Call(guestCall()); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(10*time.Second, func() { x.answer(p.ID(), `{}`) })
+		start = time.Now()
+		if _, err := p.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+pollMost {
+			t.Errorf("a slow answer was found after %v", took)
+		}
+		synctest.Wait()
+		time.Sleep(time.Hour) // of the bubble: nobody waits, so nothing runs
+		if g.poll.Stop() {
+			t.Error("an idle guest polls")
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Once the watch announced a result, polling is slow; once polling finds what the watch did not announce, it is quick again.
+func TestGuestTrustsAWatchThatWorks(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	call := func() *Pending {
+		t.Helper()
+		p, err := g.Call(guestCall())
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.poll.Stop()
+		return p
+	}
+	p := call()
+	x.answer(p.ID(), `{}`)
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !g.trusted {
+		t.Error("a watch that announced a result is not trusted")
+	}
+	p = call()
+	if g.interval != pollMost {
+		t.Errorf("polls after %v beside a watch that works", g.interval)
+	}
+	if err := g.watch.close(); err != nil {
+		t.Fatal(err)
+	}
+	deaf(g)
+	x.answer(p.ID(), `{}`)
+	g.polled()
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if g.trusted {
+		t.Error("a deaf watch is trusted")
+	}
+}
+
+func TestGuestRefusesAResultOfAnotherCall(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	for name, data := range map[string]string{
+		"another digest": `{"v":1,"id":"ID","call":"` + strings.Repeat("0", 64) + `","state":"answered","result":{}}`,
+		"another id":     `{"v":1,"id":"` + NewID() + `","call":"DIGEST","state":"answered","result":{}}`,
+		"broken":         `{"v":1`,
+		"empty":          ``,
+	} {
+		p, err := g.Call(guestCall())
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = strings.NewReplacer("ID", p.ID(), "DIGEST", p.digest.String()).Replace(data)
+		x.publish("results/"+ResultName(p.ID()), []byte(data))
+		if _, err := p.Wait(t.Context()); !errs.Is(err, errs.Conflict) && !errs.Is(err, errs.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestGuestNeverOverwrites(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	c := guestCall()
+	p, err := g.Call(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(x.out + "/new/" + CallName(p.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	other := guestCall()
+	other.ID = p.ID()
+	if _, err := g.Call(other); !errs.Is(err, errs.Conflict) {
+		t.Errorf("the same id again: %v", err)
+	}
+	after, err := os.ReadFile(x.out + "/new/" + CallName(p.ID()))
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the record became %q (%v)", after, err)
+	}
+	if left := x.names("tmp"); len(left) != 0 {
+		t.Errorf("left in tmp: %v", left)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) != 0 {
+		t.Error("a call that was not made waits")
+	}
+}
+
+func TestGuestErrors(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	c := guestCall()
+	c.Arguments = []byte(`{"a":1,"a":2}`)
+	if _, err := g.Call(c); !errs.Is(err, errs.Invalid) {
+		t.Errorf("duplicate names: %v", err)
+	}
+	if err := os.RemoveAll(x.out + "/new"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Call(guestCall()); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("without new/: %v", err)
+	}
+	if err := g.Ack(NewID()); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("an ack without new/: %v", err)
+	}
+}
+
+func TestGuestWaitEndsWithItsContext(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	p, err := g.Call(guestCall())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	x.answer(p.ID(), `{}`)
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Errorf("a later Wait: %v", err)
+	}
+}
+
+func TestGuestClose(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	p, err := g.Call(guestCall())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(t.Context()); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("a wait: %v", err)
+	}
+	if _, err := g.Call(guestCall()); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("a call: %v", err)
+	}
+}
+
+func TestGuestNotes(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	p, err := g.Call(guestCall())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Cancel(WhyHarness); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(x.out + "/new/" + CancelName(p.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := ParseCancel(data); err != nil || c.ID != p.ID() || c.Why != WhyHarness {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := p.Cancel(WhyDeadline); !errs.Is(err, errs.Invalid) {
+		t.Errorf("a guest may not say deadline: %v", err)
+	}
+	for range 2 {
+		id := NewID()
+		if err := g.Ack(id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(x.out + "/new/" + AckName(id)); err != nil {
+			t.Error(err)
+		}
+		if err := g.Ack(id); !errs.Is(err, errs.Conflict) {
+			t.Errorf("the same ack again: %v", err)
+		}
+		// A session that was resumed has a new, empty tmp/.
+		if err := os.RemoveAll(x.out + "/tmp"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(x.out+"/tmp", 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Gate(&Gate{Session: NewID(), Epoch: 1, Build: "b", NetNS: "4:1", Probe: []byte(`{}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Gate(&Gate{Session: NewID(), Epoch: 1, Build: "b", NetNS: "4:1", Probe: []byte(`{}`)}); !errs.Is(err, errs.Conflict) {
+		t.Errorf("a second gate: %v", err)
+	}
+}
+
+func TestGuestProgress(t *testing.T) {
+	x := newTree(t)
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGuest(x.in, x.out)
+		deaf(g)
+		c := guestCall()
+		c.Progress = true
+		p, err := g.Call(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		say := func(n int64, message string) {
+			data, err := AppendProgress(nil, &Progress{ID: p.ID(), N: n, Progress: float64(n), Message: message})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(x.in+"/tmp/p", data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(x.in+"/tmp/p", x.in+"/progress/"+ResultName(p.ID())); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(pollMost) // of the bubble
+		}
+		say(1, "one")
+		say(2, "two") // replaces one, which nobody took
+		if got := <-p.Progress(); got.N != 2 || got.Message != "two" {
+			t.Errorf("got %+v", got)
+		}
+		say(2, "two again")
+		say(1, "one again")
+		select {
+		case got := <-p.Progress():
+			t.Errorf("old progress came again: %+v", got)
+		default:
+		}
+		p.Close()
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestGuestHearsProgressAndReplacedDirectories(t *testing.T) {
+	x := newTree(t)
+	g := x.guest()
+	c := guestCall()
+	c.Progress = true
+	p, err := g.Call(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"results", "progress"} {
+		if err := os.Remove(x.in + "/" + dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(x.in+"/"+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := AppendProgress(nil, &Progress{ID: p.ID(), N: 1, Progress: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.publish("progress/"+ResultName(p.ID()), data)
+	if got := <-p.Progress(); got.N != 1 {
+		t.Errorf("got %+v", got)
+	}
+	x.answer(p.ID(), `{}`)
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadTakesRegularFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("12345"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(file, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]errs.Code{"file": "", "link": errs.Invalid, "fifo": errs.Invalid, ".": errs.Invalid, "none": errs.NotFound} {
+		if _, err := Read(filepath.Join(dir, name), 5); errs.CodeOf(err) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Read(file, 4); !errs.Is(err, errs.Oversize) {
+		t.Errorf("over the bound: %v", err)
+	}
+}
