@@ -31,12 +31,15 @@ func (c *Client) answerQuestions(ctx context.Context, p *Prepared) *questions {
 // put answers m in the background.
 func (a *questions) put(m message, done func()) {
 	a.wg.Go(func() {
-		defer done()
-		a.post(m.id, a.reply(&m))
+		member := a.reply(&m)
+		a.p.c.background.Go(func() {
+			defer done()
+			a.post(m.id, member)
+		})
 	})
 }
 
-// end stops waiting for people and waits for the posts.
+// end tells people that the call is over, and waits until nobody asks them any more. Answers on their way go on.
 func (a *questions) end() {
 	a.cancel()
 	a.wg.Wait()
@@ -82,5 +85,5 @@ func (a *questions) post(id, member []byte) {
 	}
 	x := &exchange{wire: endHead(head, body), kind: kindNotice, answer: p.r.limits.Answer, silence: p.r.limits.Silence, result: p.r.limits.Result, secret: p.r.credential}
 	// Whether it arrives shows on the stream; the call's outcome does not depend on it.
-	_, _ = p.c.ask(a.ctx, p.r, x)
+	_, _ = p.c.ask(p.c.stopped, p.r, x)
 }

@@ -3,7 +3,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 
 	"sallyport.dev/errs"
@@ -88,7 +87,7 @@ func (c *Client) listTools(ctx context.Context, r *route, revision string, s *se
 		if out.Pages++; out.Pages > maxPages {
 			return nil, tooMuch("the list of tools has more than %d pages", maxPages)
 		}
-		q := &rpc{version: c.version, id: fmt.Sprintf("tools-%d", out.Pages), method: "tools/list"}
+		q := &rpc{version: c.version, id: askID("tools"), method: "tools/list"}
 		if cursor != "" {
 			q.params = appendText(q.params, "cursor", cursor)
 		}

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/rand"
 	"net"
 	"net/netip"
 	"sync"
@@ -66,6 +67,9 @@ func (c *Client) newExchange(r *route, q *rpc, revision, session, name string, e
 	}
 	return x
 }
+
+// askID is an id for a question: never used before in its session, whichever worker opened that.
+func askID(what string) string { return what + "." + rand.Text() }
 
 // ask makes a harmless exchange before or beside a call (discover, initialize, ping, list, an answer to the server): it may use a connection that
 // rests, and is made once more on a fresh one when a used one turns out to be dead. Never a call. The error is of opening a connection.

@@ -44,6 +44,7 @@ type source struct {
 	deadline  time.Time     // of the whole; zero: idle, no deadline
 	silence   time.Duration // 0: none
 	paused    int           // questions to a person are open: the server waits for us
+	answer    int           // counts the answers that were awaited here
 	quiet     bool          // the deadline that is set is that of silence
 	cancelled bool
 	err       error // the last read's
@@ -90,6 +91,7 @@ func (s *source) setDeadline() {
 func (s *source) arm(deadline time.Time, silence time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.answer++
 	s.budget, s.deadline, s.silence, s.paused, s.cancelled, s.err = headBytes, deadline, silence, 0, false, nil
 	_ = s.stream.SetWriteDeadline(deadline)
 	s.setDeadline()
@@ -99,6 +101,7 @@ func (s *source) arm(deadline time.Time, silence time.Duration) {
 func (s *source) rest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.answer++
 	s.budget, s.deadline = headBytes, time.Time{}
 	_ = s.stream.SetDeadline(time.Time{})
 }
@@ -110,12 +113,21 @@ func (s *source) allow(bytes int64) {
 	s.budget += bytes
 }
 
-// pause stops (1) or restarts (-1) the clock of silence.
-func (s *source) pause(by int) {
+// pause stops the clock of silence until the returned function is called; afterwards, or once the answer is over, that does nothing.
+func (s *source) pause() func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.paused += by
+	s.paused++
 	s.setDeadline()
+	answer := s.answer
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.answer == answer {
+			s.paused--
+			s.setDeadline()
+		}
+	})
 }
 
 // cancel ends a read or write that is under way, and all later ones.

@@ -65,7 +65,7 @@ func (c *Client) revision(ctx context.Context, r *route) (string, error) {
 // that only a modern server gives means modern, a refused credential, a redirect or an outage means nothing, anything else an old server.
 // The DiscoverResult is returned where there is one.
 func (c *Client) discover(ctx context.Context, r *route) (revision string, result []byte, err error) {
-	q := &rpc{version: c.version, id: "discover", method: "server/discover"}
+	q := &rpc{version: c.version, id: askID("discover"), method: "server/discover"}
 	q.modern(false)
 	rep, err := c.ask(ctx, r, c.newExchange(r, q, Modern, "", "", nil))
 	if err != nil {

@@ -39,7 +39,7 @@ type exchange struct {
 	token    string                       // progress is wanted under this token
 	sent     func(int64)                  // may be nil
 	progress func(Progress)               // may be nil
-	request  func(m message, done func()) // an old-era server asks something; done must be called once; may be nil
+	request  func(m message, done func()) // an old-era server asks something; done when it was answered; may be nil
 }
 
 // reply is what an exchange came to.
@@ -341,8 +341,7 @@ func (k *conn) readStream(ctx context.Context, x *exchange, r *reply, body io.Re
 					r.failure, r.detail = FailOversize, "too many requests of the server"
 					return
 				}
-				k.src.pause(1)
-				x.request(m, func() { k.src.pause(-1) })
+				x.request(m, k.src.pause())
 			}
 		}
 	}

@@ -22,6 +22,7 @@ func TestFaults(t *testing.T) {
 		frames    string    // "json", "sse", or "" for both
 		modern    bool      // the fault exists in this era only
 		tls       bool      // as well over TLS
+		short     bool      // with clocks that run out
 	}{
 		{name: "dropped", rule: fault.Rule{Kind: fault.Drop}, failure: FailReset, tls: true},
 		{name: "reset", rule: fault.Rule{Kind: fault.Drop, Abrupt: true}, failure: FailReset, tls: true},
@@ -34,14 +35,14 @@ func TestFaults(t *testing.T) {
 		{name: "reset event", rule: fault.Rule{Kind: fault.CutSSE, Abrupt: true}, failure: FailReset, status: 200, frames: "sse"},
 		{name: "cut stream", rule: fault.Rule{Kind: fault.CutSSEHead}, failure: FailCut, status: 200, frames: "sse"},
 		{name: "stream ends", rule: fault.Rule{Kind: fault.EndSSE}, failure: FailStream, status: 200, frames: "sse"},
-		{name: "never", rule: fault.Rule{Kind: fault.Never}, failure: FailSilence, tls: true},
-		{name: "silent stream", rule: fault.Rule{Kind: fault.NeverSSE}, failure: FailSilence, status: 200, frames: "sse"},
-		{name: "endless stream", rule: fault.Rule{Kind: fault.EndlessSSE}, failure: FailOversize, or: FailTimeout, status: 200, frames: "sse"},
-		{name: "drip", rule: fault.Rule{Kind: fault.Drip, Bytes: 1, EveryMS: 20}, failure: FailTimeout, frames: "json"},
+		{name: "never", rule: fault.Rule{Kind: fault.Never}, failure: FailSilence, tls: true, short: true},
+		{name: "silent stream", rule: fault.Rule{Kind: fault.NeverSSE}, failure: FailSilence, status: 200, frames: "sse", short: true},
+		{name: "endless stream", rule: fault.Rule{Kind: fault.EndlessSSE}, failure: FailOversize, or: FailTimeout, status: 200, frames: "sse", short: true},
+		{name: "drip", rule: fault.Rule{Kind: fault.Drip, Bytes: 1, EveryMS: 20}, failure: FailTimeout, frames: "json", short: true},
 		{name: "long length", rule: fault.Rule{Kind: fault.LongLength}, failure: FailCut, status: 200, frames: "json"},
 		{name: "oversize", rule: fault.Rule{Kind: fault.Oversize, Bytes: 2 << 20}, failure: FailOversize, status: 200},
 		{name: "gzip", rule: fault.Rule{Kind: fault.Gzip}, failure: FailEncoding, status: 200},
-		{name: "gzip bomb", rule: fault.Rule{Kind: fault.GzipBomb, Bytes: 32 << 20}, failure: FailEncoding, status: 200},
+		{name: "gzip bomb", rule: fault.Rule{Kind: fault.GzipBomb, Bytes: 4 << 20}, failure: FailEncoding, status: 200},
 		{name: "accepted", rule: fault.Rule{Kind: fault.Accepted}, failure: FailNoAnswer, status: 202, transport: Answered},
 		{name: "empty", rule: fault.Rule{Kind: fault.Empty}, failure: FailJSON, status: 200},
 		{name: "html", rule: fault.Rule{Kind: fault.HTML}, failure: FailMedia, status: 200},
@@ -107,7 +108,6 @@ func TestFaults(t *testing.T) {
 				n := 0
 				s := mcpserver.Start(t, mcpserver.Options{Framing: framing(frame), TLS: secure})
 				c, tg := client(t, s), target(s, protocol)
-				tg.Limits = Limits{Answer: 500 * time.Millisecond, Silence: 200 * time.Millisecond}
 				for _, tt := range tests {
 					if tt.frames != "" && tt.frames != frame || tt.modern && protocol != Modern || secure && !tt.tls {
 						continue
@@ -119,6 +119,10 @@ func TestFaults(t *testing.T) {
 							before, effects := len(s.Calls("")), s.Effects().Count("")
 							id := s.Fault(tt.rule)
 							defer s.Faults.Remove(id)
+							tg.Limits = Limits{}
+							if tt.short {
+								tg.Limits = Limits{Answer: 500 * time.Millisecond, Silence: 200 * time.Millisecond}
+							}
 							out := dispatch(t, c, tg, &Call{ID: fmt.Sprintf("c.%d", n), Tool: tool, Arguments: []byte(writeArgs), Write: write}, Hooks{})
 							want := tt.transport
 							if want == "" {

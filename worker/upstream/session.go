@@ -172,7 +172,7 @@ func (c *Client) settleSession(ctx context.Context, r *route, revision string, e
 // ping asks whether the server still knows the session. Any complete answer but those that mean an unknown session (404, and 400 on some
 // servers) says that it does.
 func (c *Client) ping(ctx context.Context, r *route, s *session) (bool, error) {
-	q := &rpc{version: c.version, id: "ping", method: "ping"}
+	q := &rpc{version: c.version, id: askID("ping"), method: "ping"}
 	rep, err := c.ask(ctx, r, c.newExchange(r, q, s.revision, s.id, "", nil))
 	switch {
 	case err != nil:
@@ -196,7 +196,7 @@ func (c *Client) initializeFully(ctx context.Context, r *route, revision string,
 	if !knownOld(revision) {
 		revision = latestOld
 	}
-	q := &rpc{version: c.version, id: "initialize", method: "initialize"}
+	q := &rpc{version: c.version, id: askID("initialize"), method: "initialize"}
 	q.params = appendText(q.params, "protocolVersion", revision)
 	q.params = appendMember(q.params, "capabilities", capabilities(elicit))
 	q.params = appendMember(q.params, "clientInfo", clientInfo(c.version))
