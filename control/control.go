@@ -172,8 +172,9 @@ const (
 
 // Limit bounds a grant's use. Counters are taken inside the barrier.
 type Limit struct {
-	Calls int64         `json:"calls"`
-	Per   time.Duration `json:"per"` // 0: for the grant's whole life
+	Calls int64         `json:"calls"`           // 0: no bound on calls
+	Per   time.Duration `json:"per"`             // 0: for the grant's whole life
+	Bytes int64         `json:"bytes,omitempty"` // of arguments; 0: no bound
 }
 
 // Grant is one intact tuple (connection, tool) of a profile.

@@ -9,6 +9,7 @@ type Failure string
 // Failures before any byte of the call.
 const (
 	FailIntent     Failure = "intent"     // the worker refused the intent
+	FailRequest    Failure = "request"    // the request cannot be formed: arguments, names or header values
 	FailBusy       Failure = "busy"       // the worker does not queue
 	FailLate       Failure = "late"       // Go after start_before
 	FailClosed     Failure = "closed"     // closed before Go
@@ -22,18 +23,21 @@ const (
 
 // Failures after at least one byte.
 const (
-	FailWrite     Failure = "write"  // the request was not written whole
-	FailReset     Failure = "reset"  // the connection died
-	FailCut       Failure = "cut"    // the answer ended early
-	FailStream    Failure = "stream" // the event stream ended without our answer
-	FailTimeout   Failure = "timeout"
-	FailSilence   Failure = "silence"
-	FailOversize  Failure = "oversize"
-	FailMedia     Failure = "media"        // a content type that is no answer
-	FailJSON      Failure = "json"         // invalid, duplicate names, bad UTF-8
-	FailID        Failure = "id"           // another id than ours
-	FailStatus    Failure = "status"       // a complete HTTP answer whose status is no 200
-	FailNoAnswer  Failure = "no_answer"    // 202
+	FailWrite     Failure = "write"        // the request was not written whole
+	FailReset     Failure = "reset"        // the connection ended without an answer
+	FailCut       Failure = "cut"          // the answer ended early
+	FailStream    Failure = "stream"       // the event stream ended without our answer
+	FailTimeout   Failure = "timeout"      // no whole answer in time
+	FailSilence   Failure = "silence"      // no byte for too long
+	FailCancelled Failure = "cancelled"    // the worker stopped waiting: it ends
+	FailHTTP      Failure = "http"         // not an HTTP/1.1 answer
+	FailStatus    Failure = "status"       // a complete HTTP answer with another status than 200
+	FailNoAnswer  Failure = "no_answer"    // 202, or for a callback a 2xx without a body
+	FailMedia     Failure = "media"        // neither JSON nor an event stream
+	FailEncoding  Failure = "encoding"     // compressed, though only identity is accepted
+	FailOversize  Failure = "oversize"     // over a bound
+	FailJSON      Failure = "json"         // not one strict JSON-RPC answer: syntax, duplicate names, bad UTF-8, depth, members
+	FailID        Failure = "id"           // an answer to another request
 	FailRunGone   Failure = "run_gone"     // control's own word: the run did not come back within 15 s
 	FailCrash     Failure = "control_gone" // control's own word: its run ended while the call was out
 	FailMalformed Failure = "malformed"    // control's own word: the worker's report makes no sense
