@@ -1,0 +1,105 @@
+// Command sallyport-guest is what runs in a sandbox: the MCP server that a harness starts (shim), and the sandbox's first process (gate).
+//
+// It uses the standard library alone and links no network package: what leaves the sandbox through it is files.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"sallyport.dev/guest/shim"
+	"sallyport.dev/relay"
+)
+
+// build is set by the linker (-X main.build=…).
+var build string
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+const usage = `usage:
+  sallyport-guest shim [--relay DIR]                      serve MCP on standard input and output
+  sallyport-guest gate [--relay DIR] [options] -- CMD …   be a sandbox's first process; run CMD once the host opened
+  sallyport-guest version                                 print the build
+`
+
+// Exit codes: those of the shell for a program that cannot be run, and 125 where it never came to that.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func run(args []string) int {
+	if len(args) == 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return exitUsage
+	}
+	switch args[0] {
+	case "shim":
+		return runShim(args[1:])
+	case "gate":
+		return runGate(args[1:])
+	case "version":
+		fmt.Println(buildName())
+		return exitOK
+	case "help", "-h", "--help":
+		fmt.Print(usage)
+		return exitOK
+	}
+	fmt.Fprintf(os.Stderr, "sallyport-guest: unknown command %q\n%s", args[0], usage)
+	return exitUsage
+}
+
+func runShim(args []string) int {
+	flags := newFlags("shim")
+	dir := relayFlag(flags)
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return exitUsage
+	}
+	ctx, stop := shim.WhileWanted(context.Background())
+	defer stop()
+	in, out := dir.halves()
+	err := shim.New(shim.Config{
+		In: os.Stdin, Out: os.Stdout, Log: os.Stderr,
+		RelayIn: in, RelayOut: out, Build: buildName(),
+	}).Run(ctx)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sallyport-guest shim: standard input cannot be read: %v\n", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func newFlags(name string) *flag.FlagSet {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return flags
+}
+
+// relayDir is the folder that holds in/ and out/.
+type relayDir struct{ path *string }
+
+func relayFlag(flags *flag.FlagSet) relayDir {
+	return relayDir{flags.String("relay", filepath.Dir(relay.GuestIn), "")}
+}
+
+func (d relayDir) halves() (in, out string) {
+	return filepath.Join(*d.path, filepath.Base(relay.GuestIn)), filepath.Join(*d.path, filepath.Base(relay.GuestOut))
+}
+
+// buildName names this build, in gate.json and to harnesses.
+func buildName() string {
+	if build != "" {
+		return build
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "devel"
+}
