@@ -29,6 +29,10 @@ const (
 	Voided           Code = "voided"            // what was approved changed before it ran
 	NotConnected     Code = "not_connected"     // no credential for this subject
 	NotSent          Code = "not_sent"          // nothing left the worker
+	NoAnswer         Code = "no_answer"         // a read was sent and its answer lost: it is safe to ask again
+	ResolvedDone     Code = "resolved_done"     // a person says that an uncertain call happened
+	ResolvedNotDone  Code = "resolved_not_done" // a person says that it did not
+	UpstreamError    Code = "upstream_error"    // the server answered with a JSON-RPC error
 	RecordedAnswer   Code = "recorded_answer"   // the answer of an earlier, equal call
 	Cancelled        Code = "cancelled"         // the harness cancelled before anything was sent
 	Abandoned        Code = "abandoned"         // the server asked for more and got no answer
