@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect/v2"
+	"connectrpc.com/connect/v2/connecthttp"
+	"connectrpc.com/connect/v2/connectproto"
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
+	"sallyport.dev/errs"
+)
+
+// Globals are the flags of every command, and where it reads and writes.
+type Globals struct {
+	State  string `help:"State directory." env:"SALLYPORT_STATE" placeholder:"DIR"`
+	Server string `help:"Control to talk to: unix:PATH or https://HOST. Default: this machine's." env:"SALLYPORT_SERVER" placeholder:"URL"`
+	JSON   bool   `help:"Print JSON."`
+	Quiet  bool   `short:"q" help:"Print only what was asked for."`
+
+	in       io.Reader
+	out, err io.Writer
+}
+
+// stateDir is where everything that must outlive a restart lies.
+func (g *Globals) stateDir() (string, error) {
+	if g.State != "" {
+		return filepath.Abs(g.State)
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/sallyport", nil
+	}
+	if x := os.Getenv("XDG_STATE_HOME"); x != "" {
+		return filepath.Join(x, "sallyport"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", errs.Wrap(errs.Invalid, "no home directory: name the state directory with --state", err)
+	}
+	return filepath.Join(home, ".local", "state", "sallyport"), nil
+}
+
+// runDir is where sockets lie. With --state it lies inside: two installations on one machine never share a socket.
+func (g *Globals) runDir() (string, error) {
+	if g.State != "" {
+		s, err := g.stateDir()
+		return filepath.Join(s, "run"), err
+	}
+	if x := os.Getenv("XDG_RUNTIME_DIR"); x != "" {
+		return filepath.Join(x, "sallyport"), nil
+	}
+	if os.Geteuid() == 0 {
+		return "/run/sallyport", nil
+	}
+	s, err := g.stateDir()
+	return filepath.Join(s, "run"), err
+}
+
+func (g *Globals) socket(name string) (string, error) {
+	dir, err := g.runDir()
+	if err != nil {
+		return "", err
+	}
+	p := filepath.Join(dir, name)
+	if const108 := 107; len(p) > const108 {
+		return "", errs.Newf(errs.Invalid, "the socket's path is longer than %d bytes, which Unix sockets cannot have: name a shorter --state", const108)
+	}
+	return p, nil
+}
+
+// client is the people's API. Errors of a call are [errs.Error]s: use [answer].
+func (g *Globals) client() (sallyportv1connect.OperatorClient, error) {
+	server := g.Server
+	if server == "" {
+		path, err := g.socket("control.sock")
+		if err != nil {
+			return nil, err
+		}
+		server = "unix:" + path
+	}
+	path, isUnix := strings.CutPrefix(server, "unix:")
+	if !isUnix {
+		return nil, errs.New(errs.Unavailable, "signing in over HTTPS is not built: use --server unix:PATH on control's machine")
+	}
+	hc := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		},
+		DisableCompression: true,
+	}}
+	return sallyportv1connect.NewOperatorClient(connect.NewClient(connecthttp.NewTransport(hc, "http://control"))), nil
+}
+
+// answer turns an API error into ours: its code, and a message that says what to do.
+func answer[T any](v T, err error) (T, error) { return v, apiError(err) }
+
+func apiError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return errs.Wrap(errs.Unreachable, "control does not answer; is it up? Start it with: sallyport up", err)
+	}
+	for _, d := range ce.Details() {
+		m, derr := connectproto.UnmarshalErrorDetail(d)
+		if f, ok := m.(*sallyportv1.Failure); derr == nil && ok {
+			return errs.New(errs.Code(f.GetCode()), ce.Message())
+		}
+	}
+	switch {
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EACCES):
+		return errs.Wrap(errs.NotAllowed, "this user may not talk to control: use the account that started it", err)
+	case ce.Code() == connect.CodeUnavailable, errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
+		return errs.Wrap(errs.Unreachable, "control does not answer; is it up? Start it with: sallyport up", err)
+	case ce.Code() == connect.CodeCanceled:
+		return errs.Wrap(errs.Cancelled, "interrupted", err)
+	case ce.Code() == connect.CodeUnimplemented:
+		return errs.Wrap(errs.Unavailable, "this control does not have that: not built", err)
+	}
+	return errs.Wrap(errs.Internal, ce.Message(), err)
+}
+
+// printJSON prints a value for machines.
+func (g *Globals) printJSON(v any) {
+	var data []byte
+	if m, ok := v.(proto.Message); ok {
+		raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+		if err != nil {
+			fmt.Fprintf(g.err, "sallyport: %v\n", err)
+			return
+		}
+		// protojson's white space is random on purpose; scripts and diffs want it stable.
+		var any json.RawMessage = raw
+		data, _ = json.MarshalIndent(any, "", "  ")
+	} else {
+		data, _ = json.MarshalIndent(v, "", "  ")
+	}
+	fmt.Fprintf(g.out, "%s\n", data)
+}
+
+// note prints a line for people, on standard error, unless --quiet or --json.
+func (g *Globals) note(format string, args ...any) {
+	if !g.Quiet && !g.JSON {
+		fmt.Fprintf(g.err, format+"\n", args...)
+	}
+}
+
+// terminal reports whether a person reads and types here.
+func (g *Globals) terminal() bool {
+	in, ok1 := g.in.(*os.File)
+	out, ok2 := g.out.(*os.File)
+	return ok1 && ok2 && term.IsTerminal(int(in.Fd())) && term.IsTerminal(int(out.Fd()))
+}
+
+func (g *Globals) isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// confirm asks before something that cannot be undone. Without a terminal it needs --yes.
+func (g *Globals) confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if !g.terminal() {
+		return errs.New(errs.Invalid, "without a terminal this needs --yes")
+	}
+	fmt.Fprintf(g.err, "%s [y/N] ", question)
+	line, err := readLine(g.in)
+	if err != nil {
+		return err
+	}
+	if a := strings.ToLower(strings.TrimSpace(line)); a != "y" && a != "yes" {
+		return errs.New(errs.Cancelled, "nothing was done")
+	}
+	return nil
+}
+
+// readLine reads one line, a byte at a time: what follows belongs to somebody else.
+func readLine(r io.Reader) (string, error) {
+	var line []byte
+	b := make([]byte, 1)
+	for len(line) < 1<<16 {
+		n, err := r.Read(b)
+		if n == 1 {
+			if b[0] == '\n' {
+				return string(line), nil
+			}
+			line = append(line, b[0])
+		}
+		if errors.Is(err, io.EOF) {
+			return string(line), nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return string(line), nil
+}
+
+func person() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return "?"
+}
+
+func ago(unixMS int64) string {
+	if unixMS == 0 {
+		return "-"
+	}
+	d := time.Since(time.UnixMilli(unixMS))
+	switch {
+	case d < 0:
+		return "in " + short(-d)
+	case d < time.Second:
+		return "now"
+	default:
+		return short(d) + " ago"
+	}
+}
+
+func short(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}

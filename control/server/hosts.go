@@ -1,0 +1,118 @@
+package server
+
+import (
+	"crypto/sha256"
+	"slices"
+	"sync"
+
+	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/control"
+	"sallyport.dev/control/call"
+)
+
+// hosts is the set of hosts whose Link is up. It implements [call.Hosts]. No method blocks on a host.
+type hosts struct {
+	mu    sync.RWMutex
+	links map[string]*hostLink // by SPIFFE id
+}
+
+// hostLink is one host's Link.
+type hostLink struct {
+	id   string // SPIFFE id
+	name string
+	out  *outbox[*sallyportv1.ControlFrame]
+	stop func()
+}
+
+func newHosts() *hosts { return &hosts{links: map[string]*hostLink{}} }
+
+// up registers a Link; a former one of the same host ends.
+func (h *hosts) up(l *hostLink) {
+	h.mu.Lock()
+	former := h.links[l.id]
+	h.links[l.id] = l
+	h.mu.Unlock()
+	if former != nil {
+		former.stop()
+	}
+}
+
+func (h *hosts) down(l *hostLink) {
+	l.out.close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.links[l.id] == l {
+		delete(h.links, l.id)
+	}
+}
+
+func (h *hosts) link(id string) *hostLink {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.links[id]
+}
+
+func (h *hosts) live(id string) bool { return h.link(id) != nil }
+
+func (h *hosts) push(id string, size int, frames ...*sallyportv1.ControlFrame) bool {
+	l := h.link(id)
+	return l != nil && l.out.push(size, frames...)
+}
+
+// Journaled implements [call.Hosts].
+func (h *hosts) Journaled(to call.Address, digest control.Digest) {
+	// A lost frame does no harm: the host attaches after it reconnected, and learns the same.
+	h.push(to.Host, 128, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Journaled{Journaled: &sallyportv1.Journaled{
+		Session: to.Session, Epoch: to.Epoch, RecordId: to.Record, RecordDigest: digest[:],
+	}}})
+}
+
+// Progress implements [call.Hosts].
+func (h *hosts) Progress(to call.Address, p call.Progress) {
+	h.push(to.Host, 128+len(p.Message), &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Progress{Progress: &sallyportv1.CallProgress{
+		Session: to.Session, Epoch: to.Epoch, RecordId: to.Record, Progress: p.Progress, Total: p.Total, Message: p.Message,
+	}}})
+}
+
+// Result implements [call.Hosts].
+func (h *hosts) Result(to call.Address, record []byte) bool {
+	result := &sallyportv1.CallResult{Session: to.Session, Epoch: to.Epoch, RecordId: to.Record}
+	frames := []*sallyportv1.ControlFrame{{Frame: &sallyportv1.ControlFrame_Result{Result: result}}}
+	if len(record) <= chunkBytes {
+		result.Record = record
+	} else {
+		digest := sha256.Sum256(record)
+		result.ChunkedDigest, result.ChunkedSize = digest[:], int64(len(record))
+		at := int64(0)
+		for piece := range slices.Chunk(record, chunkBytes) {
+			frames = append(frames, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Chunk{Chunk: &sallyportv1.Chunk{
+				Digest: digest[:], Offset: at, Data: piece,
+			}}})
+			at += int64(len(piece))
+		}
+	}
+	return h.push(to.Host, len(record)+128, frames...)
+}
+
+// change tells a host that a session of its own changed.
+func (h *hosts) change(host string, c *sallyportv1.SessionChange) {
+	h.push(host, 256, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Session{Session: c}})
+}
+
+// broadcast queues a frame at every host.
+func (h *hosts) broadcast(f *sallyportv1.ControlFrame) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for _, l := range h.links {
+		l.out.push(1024, f)
+	}
+}
+
+// disconnect ends the Link of a host whose identity was withdrawn.
+func (h *hosts) disconnect(id string) {
+	if l := h.link(id); l != nil {
+		l.stop()
+	}
+}
+
+var _ call.Hosts = (*hosts)(nil)

@@ -1,0 +1,109 @@
+package server
+
+import (
+	"context"
+	"sync"
+)
+
+// Bounds of one Link's queue. A peer that does not read for so long is cut off: it reconnects and attaches, and nothing is lost but time.
+const (
+	outboxFrames = 1 << 16
+	outboxBytes  = 256 << 20
+	batchFrames  = 256
+	batchBytes   = 1 << 20
+	chunkBytes   = 256 << 10
+)
+
+// outbox queues the frames of one Link. Pushing never blocks; one sender drains what has gathered into one message, so that frames are coalesced
+// under load and leave at once without it.
+type outbox[F any] struct {
+	mu     sync.Mutex
+	queue  []entry[F]
+	bytes  int
+	closed bool
+	wake   chan struct{}
+}
+
+type entry[F any] struct {
+	frame F
+	size  int
+}
+
+func newOutbox[F any]() *outbox[F] { return &outbox[F]{wake: make(chan struct{}, 1)} }
+
+// push queues frames together, in order. It reports false when the Link is gone or its queue is full; then none was queued, and a full queue is
+// closed.
+func (o *outbox[F]) push(size int, frames ...F) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return false
+	}
+	if len(o.queue)+len(frames) > outboxFrames || o.bytes+size > outboxBytes {
+		o.closed = true
+		o.signal()
+		return false
+	}
+	for i, f := range frames {
+		s := size / len(frames)
+		if i == 0 {
+			s = size - s*(len(frames)-1)
+		}
+		o.queue = append(o.queue, entry[F]{f, s})
+	}
+	o.bytes += size
+	o.signal()
+	return true
+}
+
+func (o *outbox[F]) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next returns the frames of the next message. It reports false when the outbox is closed or ctx is done.
+func (o *outbox[F]) next(ctx context.Context) ([]F, bool) {
+	for {
+		o.mu.Lock()
+		if o.closed {
+			o.mu.Unlock()
+			return nil, false
+		}
+		if len(o.queue) > 0 {
+			n, size := 0, 0
+			for n < len(o.queue) && n < batchFrames && (n == 0 || size+o.queue[n].size <= batchBytes) {
+				size += o.queue[n].size
+				n++
+			}
+			out := make([]F, n)
+			for i := range n {
+				out[i] = o.queue[i].frame
+			}
+			o.queue = o.queue[n:]
+			if len(o.queue) == 0 {
+				o.queue = nil
+			} else {
+				o.signal()
+			}
+			o.bytes -= size
+			o.mu.Unlock()
+			return out, true
+		}
+		o.mu.Unlock()
+		select {
+		case <-o.wake:
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+func (o *outbox[F]) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.queue = nil
+	o.signal()
+}
