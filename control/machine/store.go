@@ -32,6 +32,7 @@ type Store interface {
 type Token struct {
 	Org    string
 	Digest control.Digest
+	ID     string // SPIFFE id of the machine that will join
 	Role   string // host | worker
 	Name   string
 	Pool   string // workers

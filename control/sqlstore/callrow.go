@@ -1,0 +1,108 @@
+package sqlstore
+
+import (
+	"hash/fnv"
+
+	"sallyport.dev/control"
+	"sallyport.dev/errs"
+)
+
+const callColumns = `seq, id, org, session, record, record_digest, epoch, host, shim, harness_call, trace, progress, timeout_ms, owner, profile, name,
+connection, tool, effect, repeat, client, twin, args_digest, retry_of, admitted_at, state, attempt, lease, expires_at, authority_kind, authority_id,
+subject, account, binding, intent, worker, run, started_at, rounds, transport, protocol, tool_result, http_status, rpc_code, failure, bytes, code,
+reason, delivery, gone, cancel, decided_at, settled_at, retried_by, resolved_by, note`
+
+// callRow is a call and its place in the journal.
+type callRow struct {
+	control.Call
+	seq int64
+}
+
+// scanCall reads callColumns. Bodies stay empty.
+func scanCall(r row) (*callRow, error) {
+	c := &callRow{}
+	err := r.scan(&c.seq, &c.ID, &c.Org, &c.Session, &c.Record, &c.RecordDigest, &c.Epoch, &c.Host, &c.Shim, &c.HarnessCall, &c.Trace, &c.Progress,
+		&c.TimeoutMS, &c.Owner, &c.Profile, &c.Name, &c.Connection, &c.Tool, &c.Effect, &c.Repeat, &c.Client, &c.Twin, &c.ArgsDigest, &c.RetryOf,
+		&c.AdmittedAt, &c.State, &c.Attempt, &c.Lease, &c.ExpiresAt, &c.Authority.Kind, &c.Authority.ID, &c.Subject, &c.Account, &c.Binding, &c.Intent,
+		&c.Worker, &c.Run, &c.StartedAt, &c.Rounds, &c.Transport, &c.Protocol, &c.ToolResult, &c.HTTPStatus, &c.RPCCode, &c.Failure, &c.Bytes, &c.Code,
+		&c.Reason, &c.Delivery, &c.Gone, &c.Cancel, &c.DecidedAt, &c.SettledAt, &c.RetriedBy, &c.ResolvedBy, &c.Note)
+	return c, err
+}
+
+const sqlInsertCall = `INSERT INTO calls (` + callColumns + `, intent_key) VALUES (
+?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+?, ?, ?)`
+
+func (t *tx) insertCall(c *callRow) error {
+	_, err := t.exec(sqlInsertCall, c.seq, c.ID, c.Org, c.Session, c.Record, c.RecordDigest, c.Epoch, c.Host, c.Shim, c.HarnessCall, c.Trace, c.Progress,
+		c.TimeoutMS, string(c.Owner), c.Profile, c.Name, c.Connection, c.Tool, string(c.Effect), c.Repeat, c.Client, c.Twin, c.ArgsDigest, c.RetryOf,
+		c.AdmittedAt, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account, c.Binding, c.Intent,
+		c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult), c.HTTPStatus, c.RPCCode, string(c.Failure),
+		c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt, c.RetriedBy, string(c.ResolvedBy), c.Note,
+		intentKey(c.Intent))
+	return err
+}
+
+const sqlUpdateCall = `UPDATE calls SET state = ?, attempt = ?, lease = ?, expires_at = ?, authority_kind = ?, authority_id = ?, subject = ?, account = ?,
+binding = ?, intent = ?, intent_key = ?, worker = ?, run = ?, started_at = ?, rounds = ?, transport = ?, protocol = ?, tool_result = ?, http_status = ?,
+rpc_code = ?, failure = ?, bytes = ?, code = ?, reason = ?, delivery = ?, gone = ?, cancel = ?, decided_at = ?, settled_at = ?, retried_by = ?,
+resolved_by = ?, note = ? WHERE seq = ?`
+
+// updateCall writes what steps may change. The caller checked state, attempt and lease in this transaction: one goroutine writes.
+func (t *tx) updateCall(c *callRow) error {
+	_, err := t.exec(sqlUpdateCall, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account,
+		c.Binding, c.Intent, intentKey(c.Intent), c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult),
+		c.HTTPStatus, c.RPCCode, string(c.Failure), c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt,
+		c.RetriedBy, string(c.ResolvedBy), c.Note, c.seq)
+	return err
+}
+
+// intentKey is a narrow key of an intent's id (FNV-1a, 64 bits): the index stays small. Rows found by it are compared whole.
+func intentKey(id string) any {
+	if id == "" {
+		return nil
+	}
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return int64(h.Sum64())
+}
+
+const sqlCallByID = `SELECT ` + callColumns + ` FROM calls WHERE id = ?`
+
+// callByID returns a call without bodies, or nil.
+func (c *conn) callByID(id string) (*callRow, error) { return c.oneCall(sqlCallByID, id) }
+
+func (c *conn) oneCall(sql string, args ...any) (*callRow, error) {
+	var out *callRow
+	err := c.rows(sql, args, func(r row) error {
+		if out != nil {
+			return nil
+		}
+		var err error
+		out, err = scanCall(r)
+		return err
+	})
+	return out, err
+}
+
+// manyCalls reads calls without bodies.
+func (c *conn) manyCalls(sql string, args ...any) ([]*callRow, error) {
+	var out []*callRow
+	err := c.rows(sql, args, func(r row) error {
+		one, err := scanCall(r)
+		out = append(out, one)
+		return err
+	})
+	return out, err
+}
+
+// bare drops the places of rows.
+func bare(rows []*callRow) []*control.Call {
+	out := make([]*control.Call, len(rows))
+	for i, r := range rows {
+		out[i] = &r.Call
+	}
+	return out
+}
+
+func noSuchCall() error { return errs.New(errs.NotFound, "there is no such call") }
