@@ -186,7 +186,7 @@ func (h *hostService) gate(ctx context.Context, l *hostLink, g *sallyportv1.Host
 	answer := &sallyportv1.GateAnswer{Session: g.GetSession(), Epoch: g.GetEpoch()}
 	digest, err := control.ParseDigest(g.GetPolicyDigest())
 	if err == nil {
-		err = h.s.stores.Sessions.Confirm(ctx, session.Confirmation{
+		err = h.s.stores.Sessions.ConfirmGate(ctx, session.Confirmation{
 			Session: g.GetSession(), Epoch: g.GetEpoch(), Host: l.id, Parent: g.GetParent(), PolicyDigest: digest,
 		})
 	}

@@ -125,7 +125,7 @@ func ruleLine(g control.Grant) string {
 
 // ListGrants implements sallyport.v1.Operator.
 func (o *operatorService) ListGrants(ctx context.Context, r *sallyportv1.ListGrantsRequest) (*sallyportv1.ListGrantsResponse, error) {
-	given, err := o.s.stores.Grants.Given(ctx, grant.Filter{Org: control.Org, Profile: r.GetProfile(), Ended: true})
+	given, err := o.s.stores.Grants.GivenGrants(ctx, grant.Filter{Org: control.Org, Profile: r.GetProfile(), Ended: true})
 	if err != nil {
 		return nil, err
 	}

@@ -132,7 +132,7 @@ func (o *operatorService) canonical(ctx context.Context, kind control.SwitchKind
 		known = false
 	case control.SwitchGrant:
 		var given []control.GivenGrant
-		given, err = o.s.stores.Grants.Given(ctx, grant.Filter{Org: control.Org})
+		given, err = o.s.stores.Grants.GivenGrants(ctx, grant.Filter{Org: control.Org})
 		known = slices.ContainsFunc(given, func(g control.GivenGrant) bool { return g.ID == name })
 	}
 	if err != nil {
@@ -245,7 +245,7 @@ func (o *operatorService) ListSessions(ctx context.Context, r *sallyportv1.ListS
 			Driver: s.Driver, Closed: s.Closed, Attended: s.Attended, CreatedMs: ms(s.CreatedAt), PolicyDigest: s.PolicyDigest.String(),
 		}
 		if s.State != control.SessionClosed {
-			open, err := o.s.stores.Calls.Open(ctx, s.ID)
+			open, err := o.s.stores.Calls.OpenCalls(ctx, s.ID)
 			if err != nil {
 				return nil, err
 			}
@@ -275,7 +275,7 @@ func (o *operatorService) CloseOwnedSession(ctx context.Context, r *sallyportv1.
 	if reason == "" {
 		reason = "closed by " + string(who.Person)
 	}
-	if err := o.s.stores.Sessions.Close(ctx, row.ID, 0, string(who.Person), reason); err != nil {
+	if err := o.s.stores.Sessions.CloseSession(ctx, row.ID, 0, string(who.Person), reason); err != nil {
 		return nil, err
 	}
 	o.s.hosts.change(row.Host, &sallyportv1.SessionChange{Session: row.ID, Epoch: row.Epoch, Change: "close", Reason: reason})
@@ -309,7 +309,7 @@ func (o *operatorService) GiveGrant(ctx context.Context, r *sallyportv1.GiveGran
 	if err != nil {
 		return nil, err
 	}
-	if err := o.s.stores.Grants.Give(ctx, g); err != nil {
+	if err := o.s.stores.Grants.GiveGrant(ctx, g); err != nil {
 		return nil, err
 	}
 	o.s.changed("config", "grant given")
@@ -361,7 +361,7 @@ func (o *operatorService) RemoveGrant(ctx context.Context, r *sallyportv1.Remove
 	if err != nil {
 		return nil, err
 	}
-	if err := o.s.stores.Grants.End(ctx, r.GetId(), by, "removed"); err != nil {
+	if err := o.s.stores.Grants.EndGrant(ctx, r.GetId(), by, "removed"); err != nil {
 		return nil, err
 	}
 	o.s.changed("config", "grant ended")

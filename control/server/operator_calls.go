@@ -52,7 +52,7 @@ func (o *operatorService) ListCalls(ctx context.Context, r *sallyportv1.ListCall
 		}
 		f.States = []journal.State{s}
 	}
-	calls, next, err := o.s.stores.Calls.List(ctx, f)
+	calls, next, err := o.s.stores.Calls.ListCalls(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (o *operatorService) find(ctx context.Context, id string) (*control.Call, e
 	if len(id) < enough || len(id) > control.IDLength {
 		return nil, errs.Newf(errs.Invalid, "name a call by its id, or by at least %d characters of its beginning", enough)
 	}
-	calls, _, err := o.s.stores.Calls.List(ctx, call.Filter{Org: control.Org, IDPrefix: id, Limit: 2})
+	calls, _, err := o.s.stores.Calls.ListCalls(ctx, call.Filter{Org: control.Org, IDPrefix: id, Limit: 2})
 	switch {
 	case err != nil:
 		return nil, err

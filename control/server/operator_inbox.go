@@ -87,7 +87,7 @@ func (o *operatorService) ShowApproval(ctx context.Context, r *sallyportv1.ShowA
 	if err != nil {
 		return nil, err
 	}
-	subject, err := o.s.stores.Inbox.Subject(ctx, id)
+	subject, err := o.s.stores.Inbox.QuestionSubject(ctx, id)
 	if err != nil {
 		return nil, err
 	}
