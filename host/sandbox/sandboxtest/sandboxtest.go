@@ -1,4 +1,4 @@
-// Package sandboxtest helps tests that run real sandboxes: sessions on disk, a gate that opens by itself, and running a test as a plain user.
+// Package sandboxtest helps tests that run real sandboxes: sessions on disk, a gate, probes, and running a test as a plain user.
 package sandboxtest
 
 import (
@@ -39,6 +39,8 @@ func Main() {
 		os.Exit(bwrap.EnterMain(os.Args[2:]))
 	case gateArg:
 		os.Exit(gate(os.Args[2:]))
+	case probeArg:
+		os.Exit(probe(os.Args[2:]))
 	case "__never":
 		os.Exit(0)
 	}
@@ -63,12 +65,9 @@ func Driver(t testing.TB) *bwrap.Driver {
 	return &bwrap.Driver{Launcher: []string{Self(t), launch.Arg}, Enter: []string{Self(t), bwrap.EnterArg}}
 }
 
-// gate opens by itself unless in/shut exists: it runs the agent as a child, hands signals on, reaps, and ends as the agent ended.
+// gate waits for in/open, then runs the agent as a child, hands signals on, and ends as the agent ended.
 func gate(args []string) int {
 	for {
-		if _, err := os.Stat(sandbox.In + "/shut"); errors.Is(err, os.ErrNotExist) {
-			break
-		}
 		if _, err := os.Stat(sandbox.In + "/open"); err == nil {
 			break
 		}
@@ -171,10 +170,12 @@ func New(t testing.TB, args ...string) *Session {
 	return s
 }
 
-// Shut keeps the gate of the session shut until [Session.Open].
+// Shut shuts the gate for the next start.
 func (s *Session) Shut(t testing.TB) {
 	t.Helper()
-	must(t, os.WriteFile(filepath.Join(s.Dir, "in", "shut"), nil, 0o644))
+	if err := os.Remove(filepath.Join(s.Dir, "in", "open")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
 }
 
 // Open opens the gate.
@@ -212,10 +213,12 @@ func (s *Session) Run(t testing.TB, d sandbox.Driver) Result {
 		}
 	}()
 	out, stdio, done := Pipes(t)
+	s.Shut(t)
 	if _, err := in.Start(context.Background(), stdio); err != nil {
 		done()
 		t.Fatalf("%v\n%s", err, out.Err())
 	}
+	s.Open(t)
 	exit, err := in.Wait()
 	if err != nil {
 		t.Fatal(err)
