@@ -82,14 +82,15 @@ func (c *Client) leave(r *route, s *session) {
 
 func (c *Client) listTools(ctx context.Context, r *route, revision string, s *session) (*Catalog, error) {
 	out := &Catalog{Protocol: revision}
-	cursor, cursors, size := "", map[string]bool{}, 0
+	var cursor *string // an empty one is a cursor like any other (2026-07-28, "Pagination")
+	cursors, size := map[string]bool{}, 0
 	for {
 		if out.Pages++; out.Pages > maxPages {
 			return nil, tooMuch("the list of tools has more than %d pages", maxPages)
 		}
 		q := &rpc{version: c.version, id: askID("tools"), method: "tools/list"}
-		if cursor != "" {
-			q.params = appendText(q.params, "cursor", cursor)
+		if cursor != nil {
+			q.params = appendText(q.params, "cursor", *cursor)
 		}
 		id := ""
 		if revision == Modern {
@@ -130,13 +131,15 @@ func (c *Client) listTools(ctx context.Context, r *route, revision string, s *se
 		if !ok || string(next) == "null" {
 			break
 		}
-		if cursor, ok = strictjson.Unquote(next); !ok || len(cursor) > maxCursor {
-			return nil, unusable("the server's list of tools goes on with a cursor that is no text")
+		token, ok := strictjson.Unquote(next)
+		if !ok || len(token) > maxCursor {
+			return nil, unusable("the server's list of tools goes on with a cursor that is no text, or too long")
 		}
-		if cursors[cursor] {
+		if cursors[token] {
 			return nil, unusable("the server's list of tools goes round in a circle (a cursor came twice)")
 		}
-		cursors[cursor] = true
+		cursors[token] = true
+		cursor = &token
 	}
 	slices.SortFunc(out.Tools, func(a, b CatalogTool) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
 	for i := 1; i < len(out.Tools); i++ {

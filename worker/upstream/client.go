@@ -107,6 +107,18 @@ func (c *Client) settle(k *conn, r *reply) {
 	}
 }
 
+// openSpare opens a connection ahead of the next write, where writes follow each other: the handshake is then off its path. Nothing depends on it.
+func (c *Client) openSpare(r *route) {
+	if c.stopped.Err() != nil || !c.pool.wrote(r.key) {
+		return
+	}
+	c.background.Go(func() {
+		if k, err := c.open(c.stopped, r); err == nil {
+			c.pool.put(k)
+		}
+	})
+}
+
 func (c *Client) rest(k *conn) {
 	k.src.rest()
 	k.watch(&c.background, c.pool.drop)

@@ -119,19 +119,27 @@ func TestWritesNeverReuse(t *testing.T) {
 			synctest.Wait()
 			return out
 		}
-		send(readCall("r1"))                       // opens 1
-		send(readCall("r2"))                       // 1 again
-		send(writeCall("w1"))                      // opens 2
-		send(writeCall("w2"))                      // opens 3, though 1 and 2 rest
+		send(readCall("r1"))  // opens 1
+		send(readCall("r2"))  // 1 again
+		send(writeCall("w1")) // opens 2
+		<-time.After(spareLife)
+		send(writeCall("w2")) // opens 3, though 1 and 2 rest
+		<-time.After(spareLife)
 		prepare(t, c, writeCall("unsent")).Close() // opens 4, which becomes a spare
 		send(writeCall("w3"))                      // 4
+		<-time.After(spareLife)
 		prepare(t, c, writeCall("unsent")).Close() // opens 5
 		<-time.After(spareLife)
 		send(writeCall("w4")) // opens 6: the spare is too old, and closed
-		for id, want := range map[string]string{"r1": "1.1", "r2": "1.2", "w1": "2.1", "w2": "3.1", "w3": "4.1", "w4": "6.1"} {
+		send(writeCall("w5")) // opens 7, and 8 as a spare, because writes follow each other
+		send(writeCall("w6")) // 8, and opens 9
+		for id, want := range map[string]string{"r1": "1.1", "r2": "1.2", "w1": "2.1", "w2": "3.1", "w3": "4.1", "w4": "6.1", "w5": "7.1", "w6": "8.1"} {
 			if seen[id] != want {
 				t.Errorf("%s went as %s (connection.request), want %s", id, seen[id], want)
 			}
+		}
+		if p.count() != 9 {
+			t.Errorf("%d connections, want 9", p.count())
 		}
 		if out := send(readCall("r3")); !out.Reused {
 			t.Error("a read did not use a resting connection")

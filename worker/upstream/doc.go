@@ -10,5 +10,5 @@
 // questions that a server must be asked first (server/discover, initialize, ping) go over other connections, and are harmless to repeat.
 //
 // The protocol is MCP over Streamable HTTP, revisions 2024-11-05 to 2025-11-25 (a session is opened first) and 2026-07-28 (stateless), and
-// the signed HTTP callback of docs/callback.md. HTTP/1.1 only.
+// signed HTTP callbacks ([Client.PrepareCallback]). HTTP/1.1 only.
 package upstream

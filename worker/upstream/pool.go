@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,15 +20,29 @@ type pool struct {
 	rest   map[string][]*conn
 	count  int
 	closed bool
+	writes map[string]time.Time // of the last write, by key
 }
 
-// take returns a resting connection, newest first, or nil. unused: only one that never carried a request, and is under spareLife old.
-func (p *pool) take(key string, unused bool) *conn {
+// take returns a resting connection, newest first, or nil. A write gets only one that never carried a request and is under spareLife old; a read
+// leaves those to the writes while there are others.
+func (p *pool) take(key string, write bool) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	spare := func(k *conn) bool { return !k.used && time.Since(k.opened) < spareLife }
+	if write {
+		return p.first(key, spare)
+	}
+	if k := p.first(key, func(k *conn) bool { return k.used }); k != nil {
+		return k
+	}
+	return p.first(key, spare)
+}
+
+// first takes out the newest connection that fits and still lives; the caller holds mu.
+func (p *pool) first(key string, fits func(*conn) bool) *conn {
 	for i := len(p.rest[key]) - 1; i >= 0; i-- {
 		k := p.rest[key][i]
-		if unused && (k.used || time.Since(k.opened) >= spareLife) {
+		if !fits(k) {
 			continue
 		}
 		p.remove(key, i)
@@ -88,6 +103,19 @@ func (p *pool) drop(k *conn) {
 			return
 		}
 	}
+}
+
+// wrote notes a write and reports whether it pays to open a spare for the next: the last one was as recent as a spare lives, and none rests.
+func (p *pool) wrote(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	recent := now.Sub(p.writes[key]) < spareLife
+	if p.writes == nil || len(p.writes) >= idleTotal {
+		p.writes = map[string]time.Time{}
+	}
+	p.writes[key] = now
+	return recent && !p.closed && p.count < idleTotal && !slices.ContainsFunc(p.rest[key], func(k *conn) bool { return !k.used })
 }
 
 // close closes everything that rests, and what comes later.

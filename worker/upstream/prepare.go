@@ -20,6 +20,7 @@ type Prepared struct {
 	s        *session
 	revision string
 	reused   bool
+	write    bool
 	took     time.Duration
 	hooks    Hooks
 	elicit   bool
@@ -95,7 +96,7 @@ func (p *Prepared) connect(ctx context.Context, write bool) error {
 			return err
 		}
 	}
-	p.reused = p.k.used
+	p.reused, p.write = p.k.used, write
 	return nil
 }
 
@@ -184,6 +185,9 @@ func (p *Prepared) Send(ctx context.Context) Outcome {
 		questions.end()
 	}
 	p.c.settle(p.k, &r)
+	if p.write && r.failure == "" {
+		p.c.openSpare(p.r)
+	}
 	p.learn(&r)
 	out.Session = p.s.export()
 	out.Timings = Timings{Connect: p.took, Write: r.written, Wait: r.waited, Read: r.read}

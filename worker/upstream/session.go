@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 type session struct {
 	revision string
 	id       string // "": the server keeps no sessions
+	elicit   bool   // it was told that forms can be answered
 	checked  time.Time
 }
 
@@ -28,6 +30,7 @@ func (s *session) export() []byte {
 	}
 	b := appendText([]byte(`{"v":1,`), "protocol", s.revision)
 	b = appendText(b, "id", s.id)
+	b = appendMember(b, "elicit", strconv.AppendBool(nil, s.elicit))
 	b[len(b)-1] = '}'
 	return b
 }
@@ -35,11 +38,14 @@ func (s *session) export() []byte {
 // importSession reads what export wrote. Errors: *[Error] of FailRequest; the text never quotes the session.
 func importSession(b []byte) (*session, error) {
 	m, err := strictjson.Object(b, nil)
-	if err != nil || len(m) != 3 || text(b, "protocol") == "" {
+	if err != nil || len(m) != 4 || text(b, "protocol") == "" {
 		return nil, badRequest("the stored session of the server cannot be read", nil)
 	}
 	s := &session{revision: text(b, "protocol"), id: text(b, "id")}
-	if v, _ := strictjson.Lookup(b, "v"); string(v) != "1" || !knownOld(s.revision) || !validSessionID(s.id) {
+	raw, _ := strictjson.Lookup(b, "elicit")
+	elicit, ok := strictjson.Bool(raw)
+	s.elicit = elicit
+	if v, _ := strictjson.Lookup(b, "v"); string(v) != "1" || !ok || !knownOld(s.revision) || !validSessionID(s.id) {
 		return nil, badRequest("the stored session of the server cannot be read", nil)
 	}
 	return s, nil
@@ -55,7 +61,7 @@ func validSessionID(id string) bool {
 	return len(id) <= 4<<10
 }
 
-// sessions are the old-era sessions in memory, one slot per owner. The slot is locked while a session is opened, so that calls that start
+// sessions are the old-era sessions in memory, one slot per owner and what was declared. The slot is locked while a session is opened, so that calls that start
 // together share it.
 type sessions struct {
 	mu    sync.Mutex
@@ -102,6 +108,8 @@ func (t *sessions) lock(ctx context.Context, owner string) (*slot, error) {
 	}
 }
 
+func slotOf(owner string, elicit bool) string { return owner + "\n" + strconv.FormatBool(elicit) }
+
 func (s *slot) unlock() { s.turn <- struct{}{} }
 
 // forget drops the session of owner, if it still is this one.
@@ -109,7 +117,7 @@ func (c *Client) forget(ctx context.Context, owner string, old *session) {
 	if owner == "" || old == nil {
 		return
 	}
-	s, err := c.sessions.lock(ctx, owner)
+	s, err := c.sessions.lock(ctx, slotOf(owner, old.elicit))
 	if err != nil {
 		return
 	}
@@ -127,11 +135,14 @@ func (c *Client) session(ctx context.Context, r *route, revision string, elicit 
 		if given, err = importSession(stored); err != nil {
 			return nil, err
 		}
+		if given.elicit != elicit { // what was agreed on is not what this call may do
+			given = nil
+		}
 	}
 	if r.owner == "" {
 		return c.settleSession(ctx, r, revision, elicit, given)
 	}
-	s, err := c.sessions.lock(ctx, r.owner)
+	s, err := c.sessions.lock(ctx, slotOf(r.owner, elicit))
 	if err != nil {
 		return nil, &Error{Failure: FailInitialize, err: errs.Wrap(errs.Unreachable, "no session of the server in time", err)}
 	}
@@ -207,7 +218,7 @@ func (c *Client) initializeFully(ctx context.Context, r *route, revision string,
 	if rep.failure != "" || rep.message.fault != nil {
 		return nil, nil, asking("initialize", &rep)
 	}
-	s := &session{revision: text(rep.message.result, "protocolVersion"), id: rep.session, checked: time.Now()}
+	s := &session{revision: text(rep.message.result, "protocolVersion"), id: rep.session, elicit: elicit, checked: time.Now()}
 	if !knownOld(s.revision) || !validSessionID(s.id) {
 		return nil, nil, &Error{Failure: FailInitialize, Status: rep.status, err: errs.New(errs.Unreachable, "the server speaks no revision of the protocol that is known here")}
 	}

@@ -157,8 +157,8 @@ func TestSessionExport(t *testing.T) {
 	if err := second.EndSession(deadline(t), tg, out.Session); err != nil || s.Sessions() != 0 {
 		t.Errorf("%v, %d sessions", err, s.Sessions())
 	}
-	for _, bad := range []string{``, `{}`, `null`, `{"v":2,"protocol":"2025-11-25","id":"x"}`, `{"v":1,"protocol":"2026-07-28","id":"x"}`, `{"v":1,"protocol":"2025-11-25","id":"x y"}`,
-		`{"v":1,"protocol":"2025-11-25","id":"x\r\ny"}`, `{"v":1,"protocol":"2025-11-25","id":"x","more":1}`, `{"v":1,"v":1,"protocol":"2025-11-25","id":"x"}`} {
+	for _, bad := range []string{``, `{}`, `null`, `{"v":2,"protocol":"2025-11-25","id":"x","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x","elicit":0}`, `{"v":1,"protocol":"2026-07-28","id":"x","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x y","elicit":false}`,
+		`{"v":1,"protocol":"2025-11-25","id":"x\r\ny","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x","elicit":false,"more":1}`, `{"v":1,"v":1,"protocol":"2025-11-25","id":"x","elicit":false}`} {
 		call.Session = []byte(bad)
 		_, err := second.Prepare(deadline(t), tg, call, Hooks{})
 		if FailureOf(err) != FailRequest {
