@@ -67,14 +67,16 @@ func never(t *testing.T, rt *rapid.T) {
 	}
 	w.connect()
 	rt.Repeat(map[string]func(*rapid.T){
-		"intent":  func(rt *rapid.T) { w.r.x.Intent(w.link(rt), w.r.job(w.in(rt), rapid.Bool().Draw(rt, "go"))) },
-		"go":      func(rt *rapid.T) { w.r.x.Go(w.link(rt), w.in(rt).ID) },
-		"attest":  func(rt *rapid.T) { w.r.x.Attest(w.link(rt), w.in(rt).ID) },
-		"close":   func(rt *rapid.T) { w.r.x.CloseIntent(w.link(rt), w.in(rt).ID, "test") },
-		"ack":     func(rt *rapid.T) { id := w.in(rt).ID; w.acked[id] = w.acked[id] || w.finished(id); w.r.x.Ack(id) },
-		"opened":  func(rt *rapid.T) { w.letGo("open " + w.in(rt).ID) },
-		"answer":  func(rt *rapid.T) { w.letGo("answer " + w.in(rt).ID) },
-		"time":    func(rt *rapid.T) { <-time.After(time.Duration(rapid.IntRange(1, 20).Draw(rt, "seconds")) * time.Second) },
+		"intent": func(rt *rapid.T) { w.r.x.Intent(w.link(rt), w.r.job(w.in(rt), rapid.Bool().Draw(rt, "go"))) },
+		"go":     func(rt *rapid.T) { w.r.x.Go(w.link(rt), w.in(rt).ID) },
+		"attest": func(rt *rapid.T) { w.r.x.Attest(w.link(rt), w.in(rt).ID) },
+		"close":  func(rt *rapid.T) { w.r.x.CloseIntent(w.link(rt), w.in(rt).ID, "test") },
+		"ack":    func(rt *rapid.T) { id := w.in(rt).ID; w.acked[id] = w.acked[id] || w.finished(id); w.r.x.Ack(id) },
+		"opened": func(rt *rapid.T) { w.letGo("open " + w.in(rt).ID) },
+		"answer": func(rt *rapid.T) { w.letGo("answer " + w.in(rt).ID) },
+		"time": func(rt *rapid.T) {
+			<-time.After(time.Duration(rapid.IntRange(1, 20).Draw(rt, "seconds")) * time.Second)
+		},
 		"lose":    func(rt *rapid.T) { w.lose(w.link(rt)) },
 		"connect": func(*rapid.T) { w.connect() },
 		"":        func(*rapid.T) { w.check() },
