@@ -87,7 +87,7 @@ func (o Outside) codex(p Program, c Command) (Command, error) {
 		return c, err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "model = \"fixture-model\"\nmodel_provider = \"fixture\"\napproval_policy = \"never\"\n\n[model_providers.fixture]\nname = \"fixture\"\nbase_url = %s\nenv_key = \"FIXTURE_KEY\"\nwire_api = \"responses\"\nrequest_max_retries = 0\nstream_max_retries = 0\n\n",
+	fmt.Fprintf(&b, "model = \"gpt-5.5\"\nmodel_provider = \"fixture\"\napproval_policy = \"never\"\n\n[model_providers.fixture]\nname = \"fixture\"\nbase_url = %s\nenv_key = \"FIXTURE_KEY\"\nwire_api = \"responses\"\nrequest_max_retries = 0\nstream_max_retries = 0\n\n",
 		toml(o.Model+"/v1"))
 	fmt.Fprintf(&b, "[mcp_servers.%s]\ntool_timeout_sec = %d\nstartup_timeout_sec = 20\ndefault_tools_approval_mode = \"approve\"\n", o.Server, int(o.Timeout.Seconds()))
 	if o.URL != "" {
