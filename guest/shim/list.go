@@ -1,9 +1,6 @@
 package shim
 
-import (
-	"sallyport.dev/errs"
-	"sallyport.dev/relay"
-)
+import "sallyport.dev/relay"
 
 // listTools serves tools/list: the tools of tools.json in its order, each with its own bytes. There is one page.
 func (s *Server) listTools(r *request, to answers) {
@@ -15,7 +12,7 @@ func (s *Server) listTools(r *request, to answers) {
 	if err != nil {
 		// An empty list would be kept by some clients for good, and would tell nobody what is wrong.
 		s.logf("tools/list: %v", err)
-		to.answer(appendError(nil, r.id, newError(codeInternal, "Sallyport has no tools here: "+notServed(err))), nil)
+		to.answer(appendError(nil, r.id, newError(codeInternal, textNoTools(err))), nil)
 		return
 	}
 	to.answer(appendToolList(nil, r, tools, s.build), nil)
@@ -51,14 +48,4 @@ func appendToolList(dst []byte, r *request, tools []relay.Tool, build string) []
 		dst = append(appendServerInfo(dst, build), '}')
 	}
 	return append(dst, '}', '}')
-}
-
-// notServed says what is wrong with a relay directory and what to do.
-func notServed(err error) string {
-	switch errs.CodeOf(err) {
-	case errs.NotFound, errs.Unavailable:
-		return "this sandbox was not started by Sallyport, or its relay directory is not mounted (" + string(errs.CodeOf(err)) + "). Start the agent with sallyport run, or mount the directories that sallyport attach prints."
-	default:
-		return errs.Message(err) + " (" + string(errs.CodeOf(err)) + ")."
-	}
 }

@@ -11,7 +11,7 @@ import (
 // needs a second look.
 const parentDied = syscall.SIGUSR2
 
-// WhileWanted returns a context that ends when the harness leaves: by SIGTERM, SIGINT or SIGHUP, or by dying, whoever else holds our pipe
+// WhileWanted is called once, by the process that serves a harness. It returns a context that ends when the harness leaves: by SIGTERM, SIGINT or SIGHUP, or by dying, whoever else holds our pipe
 // open. A write to a pipe that nobody reads becomes an error instead of this process's end.
 func WhileWanted(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -19,19 +19,12 @@ func WhileWanted(ctx context.Context) (context.Context, context.CancelFunc) {
 	parent := os.Getppid()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, parentDied)
+	// The signals stay caught to the end: harnesses send several, and none may cut short what the first one began.
 	go func() {
-		defer signal.Stop(signals)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case sig := <-signals:
-				// The kernel means the thread that started us, which in some harnesses ends long before its process.
-				if sig == parentDied && parent != 0 && os.Getppid() == parent {
-					continue
-				}
+		for sig := range signals {
+			// The kernel means the thread that started us, which in some harnesses ends long before its process.
+			if sig != parentDied || parent == 0 || os.Getppid() != parent {
 				cancel()
-				return
 			}
 		}
 	}()

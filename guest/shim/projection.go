@@ -2,75 +2,64 @@ package shim
 
 import "sallyport.dev/relay/strictjson"
 
-// shown is what a harness lets its model see of a result that has content and structuredContent.
-type shown int
+// structuredRule is what becomes of structuredContent.
+type structuredRule int
 
 const (
-	showsBoth         shown = iota // nothing is known to be lost
-	showsStructured                // structuredContent where there is one, else content
-	showsContent                   // content, and structuredContent only where content is empty
-	showsContentAlone              // the revision knows no structuredContent
+	keeps structuredRule = iota // nothing is known to be lost
+	// moves: the client shows structuredContent in the place of content, and rounds numbers while it does, or the revision does not know it.
+	// It becomes the text of a last block, unless a block holds that JSON already.
+	moves
+	// movesUnlessSaid: the client shows content, and structuredContent only where there is none. Where a block holds the same JSON it may stay.
+	movesUnlessSaid
 )
 
-// projection is what is changed in results for one kind of client, so that its model sees all that the server said.
+// projection is what is changed in results for one kind of client, so that its model sees all that the server said, as the server said it.
 type projection struct {
-	shows shown
+	structured structuredRule
 	// errorPrefix stands before the text of a failed result, for a client that does not mark failures to its model.
 	errorPrefix string
 }
 
 // projections by clientInfo.name, measured with the releases that docs/relay.md names. A client that is not listed gets results as they are.
 var projections = map[string]projection{
-	"claude-code":      {shows: showsStructured},
-	"codex-mcp-client": {shows: showsStructured, errorPrefix: "tool error: "},
-	"pi":               {shows: showsContent},
+	"claude-code":      {structured: moves},
+	"codex-mcp-client": {structured: moves, errorPrefix: "tool error: "},
+	"pi":               {structured: movesUnlessSaid},
 }
 
 // projectionFor returns the projection for a client of that name that speaks revision version.
 func projectionFor(client, version string) projection {
 	p := projections[client]
 	if version < structuredVersion {
-		p.shows = showsContentAlone
+		p.structured = moves
 	}
 	return p
 }
 
 // hidesOutputSchema reports whether tools are listed without their outputSchema: structuredContent may be taken out of a result, and a client
 // that knows the schema would call that result broken.
-func (p projection) hidesOutputSchema() bool { return p.shows != showsBoth }
+func (p projection) hidesOutputSchema() bool { return p.structured != keeps }
 
 // project makes the changes in result, a CallToolResult, after which the client's model can see the whole of it.
 func (p projection) project(result *object) {
 	c := newContent(result)
-	if !c.readable() || p.shows == showsBoth && p.errorPrefix == "" {
+	if !c.readable() {
 		return
 	}
-	failed := string(result.value("isError")) == "true"
-	if structured := result.value("structuredContent"); structured != nil && string(structured) != "null" && p.takesOut(c, structured, failed) {
-		result.remove("structuredContent")
-		if !c.says(structured) {
-			c.add(string(structured))
+	if structured := result.value("structuredContent"); p.structured != keeps && structured != nil && string(structured) != "null" {
+		said := c.says(structured)
+		if p.structured == moves || !said {
+			result.remove("structuredContent")
+			if !said {
+				c.add(string(structured))
+			}
 		}
 	}
-	if failed && p.errorPrefix != "" {
+	if p.errorPrefix != "" && string(result.value("isError")) == "true" {
 		c.prefix(p.errorPrefix)
 	}
 	c.apply()
-}
-
-// takesOut decides whether structuredContent moves into content. That of a failed result always does: what marks the failure, or is shown of
-// it, is the text.
-func (p projection) takesOut(c *content, structured []byte, failed bool) bool {
-	switch p.shows {
-	case showsStructured: // loses nothing only where content is the same JSON and no more
-		return failed || len(c.blocks) > 0 && (len(c.blocks) > 1 || !c.says(structured))
-	case showsContent: // loses nothing where content says the same among others
-		return failed || len(c.blocks) > 0 && !c.says(structured)
-	case showsContentAlone:
-		return true
-	default:
-		return false
-	}
 }
 
 // content is the content member of a result, with the changes that a projection makes to it.

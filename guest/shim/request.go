@@ -10,7 +10,7 @@ import (
 // serverName stands in serverInfo.
 const serverName = "sallyport"
 
-// instructions are what a harness may put before its model. They hold for every session, so nothing needs to be read for them.
+// instructions are what a harness may put before its model.
 const instructions = "Tools of your organization that run outside this sandbox, under its rules. A call may have to wait for a person: its result then says " +
 	"so and how to wait. Results also say whether a call may be repeated: never repeat one whose outcome is uncertain."
 
@@ -89,6 +89,15 @@ func (s *Server) request(m message, to answers) {
 	fail(newError(codeMethodNotFound, "method not found: this server offers tools only"))
 }
 
+// instructions say what is wrong where nothing can be served: some harnesses show neither their model nor their user why there are no tools.
+func (s *Server) instructions() string {
+	if _, err := s.dir.now(); err != nil {
+		s.logf("%v", err)
+		return textNoTools(err)
+	}
+	return instructions
+}
+
 // initialize serves the handshake. A second one on the same pipe begins another conversation in the place of the first.
 func (s *Server) initialize(r *request, to answers) {
 	wanted, ok := member(r.params, "protocolVersion")
@@ -102,14 +111,14 @@ func (s *Server) initialize(r *request, to answers) {
 	out := append(appendResponse(nil, r.id), `{"protocolVersion":"`...)
 	out = append(append(out, s.version...), `","capabilities":{"tools":{}},"serverInfo":`...)
 	out = append(appendServerInfo(out, s.build), `,"instructions":`...)
-	out = strictjson.AppendQuote(out, instructions)
+	out = strictjson.AppendQuote(out, s.instructions())
 	to.answer(append(out, '}', '}'), nil)
 }
 
 // discover serves server/discover. Only versions that a request's _meta may name are listed: the others need a handshake.
 func (s *Server) discover(r *request, to answers) {
 	out := append(appendResponse(nil, r.id), `{"resultType":"complete","supportedVersions":["`+modernVersion+`"],"capabilities":{"tools":{}},"instructions":`...)
-	out = strictjson.AppendQuote(out, instructions)
+	out = strictjson.AppendQuote(out, s.instructions())
 	out = append(out, `,"ttlMs":`+listTTL+`,"cacheScope":"private","_meta":{"`+metaServer+`":`...)
 	to.answer(append(appendServerInfo(out, s.build), '}', '}', '}'), nil)
 }
