@@ -198,6 +198,7 @@ func (x *Executor) target(in *intent.Intent, job *sallyportv1.IntentJob) (*upstr
 	}
 	return &upstream.Target{
 		Origin: in.Origin, Path: in.Path, Allow: in.Allow, PlainHTTP: in.PlainHTTP, Protocol: in.Protocol, Credential: credential, Owner: owner,
+		Callback: in.Transport == intent.TransportCallback,
 		Limits: upstream.Limits{
 			Connect: time.Duration(in.ConnectMS) * time.Millisecond, Answer: time.Duration(in.AnswerMS) * time.Millisecond,
 			Silence: time.Duration(in.SilenceMS) * time.Millisecond, Result: in.ResultBytes,

@@ -12,6 +12,7 @@ type Target struct {
 	Path       string   // with query, as configured
 	Allow      []string // private prefixes that this connection may reach
 	PlainHTTP  bool
+	Callback   bool   // a platform's own endpoint; a probe then stops after the handshake, because a callback has no question but a call
 	Protocol   string // MCP revision that a test settled; "" lets Prepare settle it
 	Credential Credential
 	Limits     Limits

@@ -170,7 +170,13 @@ func TestProbe(t *testing.T) {
 			s := mcpserver.Start(t, mcpserver.Options{Eras: era, TLS: secure, Auth: mcpserver.Auth{Kind: mcpserver.HeaderAuth, Name: "X-Key", Secret: "canary-probe"}})
 			c, tg := client(t, s), target(s, v20250326) // a test believes nothing of what is configured
 			network := map[bool]string{false: "resolve=true address=true connect=true", true: "resolve=true address=true connect=true tls=true"}[secure]
+			tg.Callback = true
 			p, err := c.Probe(deadline(t), tg)
+			if err != nil || !p.OK() || names(p) != network || s.Recorder().Total() != 0 {
+				t.Errorf("a callback: %v %s", err, names(p))
+			}
+			tg.Callback = false
+			p, err = c.Probe(deadline(t), tg)
 			if err != nil || p.OK() || !p.NeedsCredential || p.Challenge == "" || names(p) != network+" authenticate=false" {
 				t.Errorf("without a credential: %v %s", err, names(p))
 			}

@@ -140,7 +140,7 @@ const shortest = 8
 
 const removed = "[credential removed]"
 
-// secrets are the texts that must not come back.
+// secrets are the texts that must not come back: of "scheme token" the token, where it is long enough to be told from ordinary text.
 func (c Credential) secrets() []string {
 	if c.c == nil {
 		return nil
@@ -151,9 +151,10 @@ func (c Credential) secrets() []string {
 			out = append(out, s)
 		}
 	}
-	add(c.c.value)
-	if _, token, ok := strings.Cut(c.c.value, " "); ok { // scheme and token
+	if _, token, ok := strings.Cut(c.c.value, " "); ok && len(token) >= shortest {
 		add(token)
+	} else {
+		add(c.c.value)
 	}
 	add(string(c.c.key))
 	return out
@@ -176,7 +177,7 @@ func (c Credential) scrubJSON(doc []byte) ([]byte, bool) {
 		if form := quoted[1 : len(quoted)-1]; bytes.Contains(doc, form) {
 			doc, found = bytes.ReplaceAll(doc, form, []byte(removed)), true
 		}
-		if bytes.IndexByte(doc, '\\') >= 0 {
+		if bytes.Contains(doc, []byte(`\u`)) || bytes.Contains(doc, []byte(`\/`)) {
 			var hit bool
 			doc, hit = scrubEscaped(doc, s)
 			found = found || hit
@@ -185,7 +186,7 @@ func (c Credential) scrubJSON(doc []byte) ([]byte, bool) {
 	return doc, found
 }
 
-// scrubEscaped looks into strings that have escapes.
+// scrubEscaped looks into strings with escapes that AppendQuote would not have written.
 func scrubEscaped(doc []byte, secret string) ([]byte, bool) {
 	var out []byte
 	from := 0
@@ -196,8 +197,8 @@ func scrubEscaped(doc []byte, secret string) ([]byte, bool) {
 		end, escaped := i+1, false
 		for end < len(doc) && doc[end] != '"' {
 			if doc[end] == '\\' {
-				escaped = true
 				end++
+				escaped = escaped || end < len(doc) && (doc[end] == 'u' || doc[end] == '/')
 			}
 			end++
 		}

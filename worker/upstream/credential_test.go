@@ -80,7 +80,7 @@ func TestScrubJSON(t *testing.T) {
 	c, _ := Header("Authorization", "Bearer tok/en-12345678")
 	for doc, want := range map[string]string{
 		`{"a":"tok/en-12345678"}`:                                 `{"a":"[credential removed]"}`,
-		`{"a":"x Bearer tok/en-12345678 y","b":1.0}`:              `{"a":"x [credential removed] y","b":1.0}`,
+		`{"a":"x Bearer tok/en-12345678 y","b":1.0}`:              `{"a":"x Bearer [credential removed] y","b":1.0}`,
 		`{"a":"tok\/en-12345678"}`:                                `{"a":"[credential removed]"}`,
 		`{"a":["\u0074ok/en-1234567\u0038","\u0074"]}`:            `{"a":["[credential removed]","\u0074"]}`,
 		`{"tok\u002fen-12345678":"\"tok/en-12345678\"","c":"\\"}`: `{"[credential removed]":"\"[credential removed]\"","c":"\\"}`,

@@ -264,6 +264,9 @@ func (k *conn) readHead() (*http.Response, Failure) {
 	}
 }
 
+// firstRead is how much memory a length that is only claimed gets.
+const firstRead = 1 << 20
+
 // readBody reads a body to its end, at most most bytes of it.
 func (k *conn) readBody(resp *http.Response, most int64) ([]byte, Failure) {
 	if resp.ContentLength > most {
@@ -273,8 +276,16 @@ func (k *conn) readBody(resp *http.Response, most int64) ([]byte, Failure) {
 	if size < 0 {
 		size = 512
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	n, err := buf.ReadFrom(io.LimitReader(resp.Body, most+1))
+	buf := bytes.NewBuffer(make([]byte, 0, min(size, firstRead)+bytes.MinRead))
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, min(most+1, firstRead)))
+	if err == nil && n == firstRead {
+		if size > n {
+			buf.Grow(int(size-n) + bytes.MinRead) // it is coming
+		}
+		var more int64
+		more, err = buf.ReadFrom(io.LimitReader(resp.Body, most+1-n))
+		n += more
+	}
 	switch {
 	case n > most:
 		return nil, FailOversize

@@ -222,17 +222,16 @@ func (o *Outcome) setBody(secret Credential, bodies ...[]byte) {
 	}
 }
 
-// learn drops what a refusal proved wrong, so that the next call asks again. This call does not.
+// learn notes that a session lives, or drops what a refusal proved wrong, so that the next call asks again. This call does not.
 func (p *Prepared) learn(r *reply) {
-	if r.failure != FailStatus && r.message.fault == nil {
-		return
-	}
-	switch {
-	case p.s != nil && (r.status == 404 || r.status == 400):
+	switch explained := r.message.fault != nil; {
+	case r.failure == "" && !explained:
+		p.c.alive(p.r.owner, p.s)
+	case p.s != nil && (r.status == 404 || r.status == 400 && !explained):
 		p.c.forget(p.c.stopped, p.r.owner, p.s)
 		p.s = nil
 		p.c.eras.forget(p.r.eraKey())
-	case r.status == 400 || r.status == 404 || r.status == 405 || r.message.code == codeVersion:
+	case r.failure == FailStatus && (r.status == 400 || r.status == 404 || r.status == 405), r.message.code == codeVersion:
 		p.c.eras.forget(p.r.eraKey())
 	}
 }

@@ -127,6 +127,27 @@ func (c *Client) forget(ctx context.Context, owner string, old *session) {
 	}
 }
 
+// alive notes that a call on this session was answered. Where somebody is busy with the slot it is left alone.
+func (c *Client) alive(owner string, s *session) {
+	if owner == "" || s == nil {
+		return
+	}
+	c.sessions.mu.Lock()
+	defer c.sessions.mu.Unlock()
+	slot := c.sessions.slots[slotOf(owner, s.elicit)]
+	if slot == nil {
+		return
+	}
+	select {
+	case <-slot.turn:
+		if slot.s != nil && slot.s.id == s.id {
+			slot.s.checked = time.Now()
+		}
+		slot.unlock()
+	default:
+	}
+}
+
 // session settles the session of a call on an old-era server: the one in memory, or the caller's, checked when it is not fresh; else a new one.
 func (c *Client) session(ctx context.Context, r *route, revision string, elicit bool, stored []byte) (*session, error) {
 	var given *session

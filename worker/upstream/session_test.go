@@ -116,6 +116,16 @@ func TestSessionExpiry(t *testing.T) {
 	if n := s.Effects().Count("create_issue"); n != 4 {
 		t.Errorf("%d effects for 4 accepted calls", n)
 	}
+	// A refusal that is about the call leaves the session alone; a server may keep much in it.
+	out = dispatch(t, c, tg, &Call{ID: "w.x", Tool: "create_issue", Arguments: []byte(`{"project":1}`), Write: true}, Hooks{})
+	if out.Failure != "" || out.Session == nil || rpcCount(s, "initialize") != 3 {
+		t.Errorf("refused arguments: %+v", out)
+	}
+	s.Fault(fault.Rule{Kind: fault.RPCError, Status: 400, Code: -32602, Body: "no", Times: 1})
+	write("w.y")
+	if out := write("w.z"); out.Failure != "" || rpcCount(s, "initialize") != 3 {
+		t.Errorf("after an explained 400: %+v", out)
+	}
 	s.Fault(fault.Rule{Kind: fault.Status, Method: "ping", Status: 401, Times: 1})
 	age(c)
 	if _, err := c.Prepare(deadline(t), tg, writeCall("w.6"), Hooks{}); FailureOf(err) != FailCredential {
