@@ -40,6 +40,10 @@ type Result struct {
 	Result []byte // a whole CallToolResult, exactly as control wrote it
 }
 
+// StateHost is the state of a result that the host wrote itself: it refused the record, or its time was over while control could not be asked.
+// Control does not know of it, so its ack goes no further than the host.
+const StateHost = "host"
+
 // Why says who stopped waiting for a call.
 type Why string
 

@@ -3,8 +3,10 @@ package hostside
 import (
 	"errors"
 	"hash/maphash"
+	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -13,7 +15,7 @@ import (
 )
 
 // Box is one session's relay directory as the host serves it. It holds two descriptors. [Box.List], [Box.Claim], [Box.Fresh] and [Box.Recover]
-// are for one caller at a time; publishing and removing may happen beside them.
+// are for one caller at a time; publishing and removing may happen beside them. After [Box.Close] every method fails.
 type Box struct {
 	folder Folder
 	owners []uint32
@@ -26,9 +28,10 @@ type Box struct {
 	closed bool
 
 	seq     uint64
+	files   atomic.Uint64     // distinguishes files on their way
 	refused map[uint64]uint64 // names that were looked at and left, by their hash: the listing that saw them last
 	listing uint64
-	counts  Counts
+	counts  [refusals]atomic.Int64
 }
 
 // Open opens the tree that [Folder.Create] made. Owners are the user ids, as this host sees them, whose files are taken: those that may run in
@@ -68,6 +71,9 @@ func (b *Box) Close() {
 func (b *Box) Fresh() (changed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		return false, unavailable(os.ErrClosed)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(b.root, newDir, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return false, errs.Wrap(errs.Unavailable, "the guest removed its relay directory", err)
@@ -90,6 +96,18 @@ func (b *Box) Fresh() (changed bool, err error) {
 	clear(b.refused)
 	return true, nil
 }
+
+// use keeps the descriptors open until [Box.unuse]. A number that was closed may mean another file by now.
+func (b *Box) use() error {
+	b.mu.RLock()
+	if b.closed {
+		b.mu.RUnlock()
+		return unavailable(os.ErrClosed)
+	}
+	return nil
+}
+
+func (b *Box) unuse() { b.mu.RUnlock() }
 
 // watchPath names exactly the directory that is listed, whatever lies at its path by now.
 func (b *Box) watchPath() string { return "/proc/self/fd/" + strconv.Itoa(b.new) }
@@ -116,8 +134,13 @@ func (r Refusal) String() string {
 // Counts says how often each refusal happened in a box.
 type Counts [refusals]int64
 
-// Counts returns a copy. For the caller of List and Claim.
-func (b *Box) Counts() Counts { return b.counts }
+// Counts returns what was counted so far.
+func (b *Box) Counts() (c Counts) {
+	for i := range c {
+		c[i] = b.counts[i].Load()
+	}
+	return c
+}
 
 var nameSeed = maphash.MakeSeed()
 
@@ -125,13 +148,10 @@ var nameSeed = maphash.MakeSeed()
 // that are not such names. Full says that there are more entries than a guest may have: it does not stop at its bound by itself. Yield returns
 // false to end the listing early. Errors: [errs.Unavailable].
 func (b *Box) List(buffer []byte, yield func(kind relay.Kind, name, id string) bool) (junk int, full bool, err error) {
-	if _, err := unix.Seek(b.new, 0, 0); err != nil {
-		return 0, false, errs.Wrap(errs.Unavailable, "the guest's relay directory cannot be listed", err)
-	}
 	b.listing++
 	total := 0
-	for {
-		n, err := ignoringEINTR(func() (int, error) { return unix.Getdents(b.new, buffer) })
+	for rewind := true; ; rewind = false {
+		n, err := b.entries(buffer, rewind)
 		if err != nil {
 			return junk, false, errs.Wrap(errs.Unavailable, "the guest's relay directory cannot be listed", err)
 		}
@@ -169,6 +189,20 @@ func (b *Box) List(buffer []byte, yield func(kind relay.Kind, name, id string) b
 	}
 }
 
+// entries reads the next entries of new/.
+func (b *Box) entries(buffer []byte, rewind bool) (int, error) {
+	if err := b.use(); err != nil {
+		return 0, err
+	}
+	defer b.unuse()
+	if rewind {
+		if _, err := unix.Seek(b.new, 0, 0); err != nil {
+			return 0, err
+		}
+	}
+	return ignoringEINTR(func() (int, error) { return unix.Getdents(b.new, buffer) })
+}
+
 // forget drops refused names that the last whole listing did not see.
 func (b *Box) forget(seen int) {
 	if len(b.refused) <= seen {
@@ -182,7 +216,7 @@ func (b *Box) forget(seen int) {
 }
 
 func (b *Box) refuse(name string, why Refusal) {
-	b.counts[why]++
+	b.counts[why].Add(1)
 	if why == Gone {
 		return
 	}

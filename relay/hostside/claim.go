@@ -1,6 +1,7 @@
 package hostside
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"strconv"
@@ -18,14 +19,14 @@ import (
 type Claimed struct {
 	Kind   relay.Kind
 	ID     string // of the name; that in the record is the reader's to compare
-	Record []byte // nil where it was journaled before a restart
+	Record []byte // nil where it was journaled before a restart: its bytes are control's by then
 	Digest relay.Digest
 	Waited time.Duration // since the host first saw it; 0 unless recovered
 	seen   time.Duration // since boot
 	name   string        // in claimed/
 }
 
-// Journaled reports whether the record was journaled before a restart: only its id is known.
+// Journaled reports whether the record was journaled before a restart.
 func (c *Claimed) Journaled() bool { return c.Record == nil }
 
 func bound(kind relay.Kind) int64 {
@@ -43,6 +44,10 @@ func bound(kind relay.Kind) int64 {
 // counted and left. An ack is not read: its name says everything. Errors are the host's own ([errs.Unavailable]); the record is then still
 // in new/ or in claimed/ and will be found again.
 func (b *Box) Claim(kind relay.Kind, name, id string) (Claimed, Refusal, error) {
+	if err := b.use(); err != nil {
+		return Claimed{}, 0, err
+	}
+	defer b.unuse()
 	if kind == relay.KindAck {
 		return b.claimAck(name, id)
 	}
@@ -70,7 +75,7 @@ func (b *Box) Claim(kind relay.Kind, name, id string) (Claimed, Refusal, error) 
 	}
 	if why != Taken {
 		// Another file took the name between the look and the move. It is ours now, and goes.
-		b.counts[why]++
+		b.counts[why].Add(1)
 		if err := b.throwAway(c.name); err != nil {
 			return Claimed{}, 0, err
 		}
@@ -162,8 +167,8 @@ func (b *Box) throwAway(name string) error {
 	return nil
 }
 
-// claimed/ names: ID.SEEN.SEQ for a record that is not journaled, ID.SEEN.TIMEOUT.j for one that is; SEEN is nanoseconds since boot, TIMEOUT
-// milliseconds. Notes and gates are not kept over a restart: NOTE.SEQ.
+// claimed/ names: ID.SEEN.SEQ for a record that is not journaled, ID.SEEN.TIMEOUT.DIGEST for one that is; SEEN is nanoseconds since boot,
+// TIMEOUT milliseconds, DIGEST the record's. Notes and gates are not kept over a restart: note.SEQ.
 
 func (b *Box) claimedName(kind relay.Kind, id string, seen time.Duration) string {
 	b.seq++
@@ -177,7 +182,11 @@ func (b *Box) claimedName(kind relay.Kind, id string, seen time.Duration) string
 // Journal marks a claimed call as journaled: its bytes are no longer the host's to keep, its id and clock are, until [Box.Settle]. Errors:
 // [errs.Unavailable].
 func (b *Box) Journal(c *Claimed, timeout time.Duration) error {
-	name := c.ID + "." + strconv.FormatInt(int64(c.seen), 10) + "." + strconv.FormatInt(timeout.Milliseconds(), 10) + ".j"
+	if err := b.use(); err != nil {
+		return err
+	}
+	defer b.unuse()
+	name := c.ID + "." + strconv.FormatInt(int64(c.seen), 10) + "." + strconv.FormatInt(timeout.Milliseconds(), 10) + "." + c.Digest.String()
 	if err := unix.Renameat(b.root, claimedDir+"/"+c.name, b.root, claimedDir+"/"+name); err != nil {
 		return unavailable(err)
 	}
@@ -199,6 +208,10 @@ func (b *Box) Settle(c *Claimed) error {
 	if c.name == "" {
 		return nil
 	}
+	if err := b.use(); err != nil {
+		return err
+	}
+	defer b.unuse()
 	name := c.name
 	c.name = ""
 	return b.throwAway(name)
@@ -208,18 +221,28 @@ func (b *Box) Settle(c *Claimed) error {
 type Recovered struct {
 	Calls     []Claimed                // claimed, without a result; in the order in which they were first seen
 	Timeouts  map[string]time.Duration // of those that were journaled
-	Published []string                 // ids whose results nobody acknowledged
+	Published []Published              // results that nobody acknowledged
+}
+
+// Published is a result in results/.
+type Published struct {
+	ID    string
+	Local bool // the host wrote it itself ([relay.StateHost])
 }
 
 // Recover reads what an earlier process of the host left: claimed calls and published results. A call whose result was published is settled
 // on the way. It is called once, before the first List. Errors: [errs.Unavailable].
 func (b *Box) Recover() (Recovered, error) {
+	if err := b.use(); err != nil {
+		return Recovered{}, err
+	}
+	defer b.unuse()
 	r := Recovered{Timeouts: make(map[string]time.Duration)}
 	published := make(map[string]bool)
 	err := b.each(resultsDir, func(name string) error {
 		if id, err := relay.ParseResultName(name); err == nil {
 			published[id] = true
-			r.Published = append(r.Published, id)
+			r.Published = append(r.Published, Published{ID: id, Local: b.local(name)})
 		}
 		return nil
 	})
@@ -252,6 +275,18 @@ func (b *Box) Recover() (Recovered, error) {
 	return r, err
 }
 
+// local reads as much of a result as says who wrote it. Results are the host's own files, written by [relay.AppendResult] in control or here.
+func (b *Box) local(name string) bool {
+	fd, err := unix.Openat(b.root, resultsDir+"/"+name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	head := make([]byte, 256)
+	n, err := ignoringEINTR(func() (int, error) { return unix.Read(fd, head) })
+	return err == nil && bytes.Contains(head[:n], []byte(`,"state":"`+relay.StateHost+`",`))
+}
+
 func parseClaimedName(name string) (c Claimed, timeout time.Duration, ok bool) {
 	parts := strings.Split(name, ".")
 	if len(parts) < 3 || !relay.ValidID(parts[0]) {
@@ -266,13 +301,13 @@ func parseClaimedName(name string) (c Claimed, timeout time.Duration, ok bool) {
 		return c, 0, false
 	}
 	c = Claimed{Kind: relay.KindCall, ID: parts[0], seen: time.Duration(seen), name: name}
-	switch {
-	case len(parts) == 3:
+	if len(parts) == 3 {
 		return c, 0, true
-	case len(parts) == 4 && parts[3] == "j" && number > 0:
-		return c, time.Duration(number) * time.Millisecond, true
 	}
-	return c, 0, false
+	if c.Digest, err = relay.ParseDigest(parts[3]); err != nil || len(parts) > 4 || number < 1 {
+		return c, 0, false
+	}
+	return c, time.Duration(number) * time.Millisecond, true
 }
 
 // each lists a directory of the host's own, relative to the session's folder.

@@ -35,7 +35,7 @@ const (
 
 type line struct {
 	digest  relay.Digest
-	unknown bool // recovered after it was journaled: the digest is not known here
+	unknown bool // recovered with its result: the digest is not known here
 	phase   phase
 }
 
@@ -79,9 +79,9 @@ func (l *Ledger) Admit(id string, digest relay.Digest) Verdict {
 	return Fresh
 }
 
-// Recover puts a call in flight that an earlier process had claimed. A zero digest is one that is not known.
+// Recover puts a call in flight that an earlier process had claimed.
 func (l *Ledger) Recover(id string, digest relay.Digest) {
-	l.set(id, line{digest: digest, unknown: digest == relay.Digest{}, phase: flying})
+	l.set(id, line{digest: digest, phase: flying})
 }
 
 // RecoverPublished notes a result that an earlier process had published.
@@ -90,9 +90,20 @@ func (l *Ledger) RecoverPublished(id string) { l.set(id, line{unknown: true, pha
 // Published notes that id has a result now. It reports whether the call was in flight.
 func (l *Ledger) Published(id string) bool { return l.move(id, flying, unread) }
 
-// Refused notes a result of the host's own for a record that was not put in flight: its id is spent, and the result waits to be read.
+// Refused notes a result of the host's own for a record that was not put in flight: its id is spent, and the result waits to be read. What an
+// id meant before stays what it means.
 func (l *Ledger) Refused(id string, digest relay.Digest) {
-	l.set(id, line{digest: digest, phase: unread})
+	to := line{digest: digest, phase: unread}
+	if known, ok := l.lines[id]; ok {
+		to.digest, to.unknown = known.digest, known.unknown
+	}
+	l.set(id, to)
+}
+
+// MayRefuse reports whether there is room for a refusal of id: one more unread result, within twice the bound, and none of its own yet.
+func (l *Ledger) MayRefuse(id string) bool {
+	known, ok := l.lines[id]
+	return l.unread < 2*relay.MaxUnacknowledged && (!ok || known.phase == finished)
 }
 
 // Acknowledged notes that id's result was read. It reports whether there was one to read.

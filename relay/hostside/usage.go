@@ -22,6 +22,10 @@ const usageDepth = 8
 // Usage measures out/ where no tmpfs bounds it. It looks at no more than [relay.OutInodes] entries and follows nothing; it is for a slow
 // background pass, never for the serving path. Errors: [errs.Unavailable].
 func (b *Box) Usage() (Usage, error) {
+	if err := b.use(); err != nil {
+		return Usage{}, err
+	}
+	defer b.unuse()
 	w := usageWalk{}
 	root, err := unix.Openat(b.root, "relay", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -126,6 +126,9 @@ func (s *Watch) After(useful, junk int, active bool) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	s.tokens = min(s.tokens+float64(useful), wakesBurst)
 	s.active = active
 	if junk > 0 {
