@@ -71,8 +71,11 @@ type Plan struct {
 	Driver  string `json:"driver"`
 	Session string `json:"session"`
 	Epoch   int64  `json:"epoch"`
-	// Dir is the session's folder of the host, with in/, out/ and home/ made by it.
+	// Dir is the session's folder of the host; the driver keeps its own notes there. In and Out are what the relay made for this epoch, shown
+	// at [In] and [Out]; HOME lies below Dir and is the driver's.
 	Dir       string    `json:"dir"`
+	In        string    `json:"in"`
+	Out       string    `json:"out"`
 	Workspace Workspace `json:"workspace"`
 	// Gate is the first process and its arguments, as paths inside; Args is the agent, which the gate starts.
 	Gate []string `json:"gate"`
@@ -105,8 +108,8 @@ func (p *Plan) Check() error {
 		return errs.New(errs.Invalid, "the session's id is not one of ours")
 	case p.Epoch < 1:
 		return errs.New(errs.Invalid, "the session's epoch is less than 1")
-	case !cleanAbs(p.Dir):
-		return errs.New(errs.Invalid, "the session's folder is not an absolute path")
+	case !cleanAbs(p.Dir), !cleanAbs(p.In), !cleanAbs(p.Out):
+		return errs.New(errs.Invalid, "the session's folders are not absolute paths")
 	case len(p.Args) == 0 || p.Args[0] == "":
 		return errs.New(errs.Invalid, "no command to run; write it after --")
 	case len(p.Gate) == 0:

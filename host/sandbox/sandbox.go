@@ -139,6 +139,10 @@ type Driver interface {
 	Capabilities() Capabilities
 	// Check says what this machine lacks for the driver, without changing anything.
 	Check(ctx context.Context, where Where) []Finding
+	// Owner returns the user and group, as the host sees them, of everything in the sandboxes of a session, and makes HOME below the
+	// session's folder for them. It is asked before the relay's folders are made, because the writable ones belong to that user too; a
+	// session keeps its user for life. Errors: [errs.Unavailable].
+	Owner(dir string) (uid, gid int, err error)
 	// Prepare checks a plan and makes what the sandbox needs on disk. Nothing runs yet. An error leaves nothing behind.
 	Prepare(ctx context.Context, plan Plan) (Instance, error)
 	// Recover ends what is left of the sandbox in a session's folder after its supervisor died, and returns nil only when nothing of it

@@ -66,13 +66,13 @@ func (d *Driver) Prepare(ctx context.Context, plan sandbox.Plan) (_ sandbox.Inst
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"in", "out", "home"} {
-		if info, err := os.Lstat(filepath.Join(plan.Dir, name)); err != nil || !info.IsDir() {
-			return nil, errs.Newf(errs.Internal, "the session's folder has no %s", name)
+	for _, shown := range []string{plan.In, plan.Out} {
+		if info, err := os.Lstat(shown); err != nil || !info.IsDir() {
+			return nil, errs.New(errs.Internal, "the session's relay directory was not made")
 		}
 	}
 	if plan.Gate[0] == sandbox.Guest {
-		if _, err := os.Stat(filepath.Join(plan.Dir, "in", "bin", "sallyport-guest")); err != nil {
+		if _, err := os.Stat(filepath.Join(plan.In, "bin", "sallyport-guest")); err != nil {
 			return nil, errs.Wrap(errs.Internal, "the guest's binaries are missing from the session's folder", err)
 		}
 	}
@@ -103,7 +103,7 @@ func (d *Driver) Prepare(ctx context.Context, plan sandbox.Plan) (_ sandbox.Inst
 			return nil, err
 		}
 	}
-	in.uid, in.gid, err = ownerOf(plan.Dir, plan.Session)
+	in.uid, in.gid, err = d.Owner(plan.Dir)
 	if err != nil {
 		return nil, err
 	}

@@ -131,6 +131,8 @@ func move(t *testing.T, s, to *sandboxtest.Session) {
 		t.Fatal(err)
 	}
 	s.Dir, s.Plan.Dir, s.Where, s.Work = dir, dir, to.Where, to.Work
+	s.Folder.Root = dir
+	s.Plan.In, s.Plan.Out = s.Folder.In(), s.Folder.Out()
 }
 
 func TestSandboxMasksEnvFiles(t *testing.T) {

@@ -76,6 +76,8 @@ func (in *instance) order() (launch.Order, []*os.File, *os.File, error) {
 	return o, files, read, nil
 }
 
+func (in *instance) home() string { return filepath.Join(in.plan.Dir, homeName) }
+
 // mounts returns what root must stage for the sandbox's user, and how a source is called then. A plain user's paths are open to bubblewrap,
 // which is the same user.
 func (in *instance) mounts() ([]launch.Mount, func(string) string) {
@@ -92,8 +94,8 @@ func (in *instance) mounts() ([]launch.Mount, func(string) string) {
 		mounts = append(mounts, launch.Mount{Source: p, Name: name, OwnerUID: uid, OwnerGID: gid})
 		names[p] = filepath.Join(launch.Stage, name)
 	}
-	for _, name := range []string{"in", "out", "home"} {
-		stage(filepath.Join(in.plan.Dir, name), -1, -1)
+	for _, p := range []string{in.plan.In, in.plan.Out, in.home()} {
+		stage(p, -1, -1)
 	}
 	for _, p := range in.plan.Installs {
 		stage(p, -1, -1)
@@ -125,7 +127,7 @@ func (in *instance) arguments(source func(string) string) ([]string, []data, err
 	v.etc()
 	v.add("--proc", "/proc", "--dev", "/dev")
 	v.scratch(in.plan.Bounds.Memory)
-	v.session(in.plan.Dir)
+	v.session(in.plan.In, in.plan.Out, in.home())
 	for _, p := range in.plan.Installs {
 		if err := v.install(p); err != nil {
 			return nil, nil, errs.Wrap(errs.NotFound, "an install folder of the harness is gone", err)

@@ -117,10 +117,10 @@ func (v *view) scratch(memory int64) {
 }
 
 // session shows the session's own folders.
-func (v *view) session(dir string) {
-	v.readOnly(filepath.Join(dir, "in"), sandbox.In)
-	v.readWrite(filepath.Join(dir, "out"), sandbox.Out)
-	v.readWrite(filepath.Join(dir, "home"), sandbox.Home)
+func (v *view) session(in, out, home string) {
+	v.readOnly(in, sandbox.In)
+	v.readWrite(out, sandbox.Out)
+	v.readWrite(home, sandbox.Home)
 }
 
 // workspace shows the workspace with what is guarded in it.

@@ -94,7 +94,7 @@ func TestSandboxSecrets(t *testing.T) {
 	s := sandboxtest.New(t)
 	for _, p := range []string{
 		filepath.Join(home, "."+canary), filepath.Join(s.Where.State, canary), filepath.Join(s.Where.Run, canary),
-		filepath.Join(filepath.Dir(s.Dir), canary), filepath.Join(s.Dir, "claimed", canary), filepath.Join(s.Dir, canary), filepath.Join(filepath.Dir(s.Work), canary),
+		filepath.Join(filepath.Dir(s.Dir), canary), filepath.Join(s.Dir, "relay", "claimed", canary), filepath.Join(s.Dir, canary), filepath.Join(filepath.Dir(s.Work), canary),
 	} {
 		if err := os.WriteFile(p, []byte(canary), 0o644); err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestSandboxWritable(t *testing.T) {
 for p in / /usr /etc /run /run/sallyport /run/sallyport/in /run/sallyport/in/bin /home /root /var /opt /proc /sys; do
 	touch $p/x 2>/dev/null && echo "$p is writable"
 done
-for p in /tmp /var/tmp /home/agent /run/sallyport/out /run/sallyport/out/new . /dev/shm; do
+for p in /tmp /var/tmp /home/agent /run/sallyport/out/tmp /run/sallyport/out/new . /dev/shm; do
 	touch $p/x || echo "$p is not writable"
 done
 stat -c %u:%g x`)
@@ -193,7 +193,7 @@ stat -c %u:%g x`)
 		t.Errorf("%s%s", r.Out, r.Err)
 	}
 	// What the agent made in the workspace belongs to the workspace's owner; what it published, to the owner that the driver names.
-	for p, uid := range map[string]int{filepath.Join(s.Work, "x"): os.Geteuid(), filepath.Join(s.Dir, "out/new/x"): r.Facts.GuestUID, filepath.Join(s.Dir, "home/x"): r.Facts.GuestUID} {
+	for p, uid := range map[string]int{filepath.Join(s.Work, "x"): os.Geteuid(), filepath.Join(s.Dir, "relay/out/new/x"): r.Facts.GuestUID, filepath.Join(s.Dir, "home/x"): r.Facts.GuestUID} {
 		var st unix.Stat_t
 		if err := unix.Lstat(p, &st); err != nil || int(st.Uid) != uid {
 			t.Errorf("%s belongs to %d (%v), want %d", p, st.Uid, err, uid)

@@ -21,6 +21,7 @@ import (
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/bwrap"
 	"sallyport.dev/host/sandbox/launch"
+	"sallyport.dev/relay/hostside"
 )
 
 // gateArg makes the test's own binary, as the first process of a sandbox, behave like a gate.
@@ -108,6 +109,8 @@ type Session struct {
 	Where sandbox.Where
 	Dir   string
 	Work  string // the workspace
+	// Folder is the session's relay directory.
+	Folder hostside.Folder
 }
 
 // NewID returns a session id that is unlike others of this process.
@@ -156,13 +159,14 @@ func New(t testing.TB, args ...string) *Session {
 	for _, d := range []string{s.Where.State, s.Where.Run} {
 		must(t, os.MkdirAll(d, 0o700))
 	}
-	for _, d := range []string{"in/bin", "in/results", "in/progress", "in/files", "out/tmp", "out/new", "claimed", "home"} {
-		must(t, os.MkdirAll(filepath.Join(s.Dir, d), 0o755))
-	}
 	must(t, os.MkdirAll(s.Work, 0o755))
-	copyFile(t, Self(t), filepath.Join(s.Dir, "in", "bin", "sallyport-guest"))
+	uid, gid, err := Driver(t).Owner(s.Dir)
+	must(t, err)
+	s.Folder = hostside.Folder{Root: s.Dir}
+	must(t, s.Folder.Create(uid, gid, false))
+	copyFile(t, Self(t), filepath.Join(s.Folder.Bin(), "sallyport-guest"))
 	s.Plan = sandbox.Plan{
-		Driver: bwrap.Name, Session: id, Epoch: 1, Dir: s.Dir, Where: s.Where,
+		Driver: bwrap.Name, Session: id, Epoch: 1, Dir: s.Dir, In: s.Folder.In(), Out: s.Folder.Out(), Where: s.Where,
 		Workspace: sandbox.Workspace{Path: s.Work, Mode: sandbox.ReadWrite},
 		Gate:      []string{sandbox.Guest, gateArg}, Args: args,
 		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.Home, "USER=" + sandbox.InnerUser},
