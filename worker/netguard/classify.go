@@ -130,10 +130,6 @@ func Classify(a netip.Addr) Verdict {
 			}
 		}
 	}
-	// netip prefixes never contain a mapped address, whatever they say: ask the address itself.
-	if a.Is4In6() {
-		return Embedded
-	}
 	if registries.SafeAddr(a) != nil {
 		return Reserved
 	}

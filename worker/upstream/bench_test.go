@@ -75,7 +75,7 @@ func BenchmarkDirect(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
 			b.Fatal(err, resp.Status)
 		}
 		resp.Body.Close()

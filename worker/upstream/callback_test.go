@@ -64,8 +64,10 @@ func TestCallback(t *testing.T) {
 	}
 	tg := &Target{Origin: srv.URL, Path: "/agent-tools?x=1", Allow: []string{"127.0.0.0/8"}, PlainHTTP: true, Credential: secret}
 	send := func(write bool) Outcome {
-		prepared, err := c.PrepareCallback(deadline(t), tg, &Callback{ID: "3fcall", Tool: "deploy", Arguments: []byte("{ \"n\":12345678901234567890 }"), Session: "s1", Owner: "local:ana", Write: write,
-			Trace: "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"}, Hooks{})
+		prepared, err := c.PrepareCallback(deadline(t), tg, &Callback{
+			ID: "3fcall", Tool: "deploy", Arguments: []byte("{ \"n\":12345678901234567890 }"), Session: "s1", Owner: "local:ana", Write: write,
+			Trace: "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01",
+		}, Hooks{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,16 +88,19 @@ func TestCallback(t *testing.T) {
 		transport Transport
 		body      string
 	}{
-		"result":       {answer(200, "application/json", `{"content":[],"n":1.10}`), "", Answered, `{"content":[],"n":1.10}`},
-		"structure":    {answer(201, "application/json; charset=utf-8", ` [1, 2] `), "", Answered, ` [1, 2] `},
-		"accepted":     {answer(202, "application/json", `{"queued":true}`), "", Answered, `{"queued":true}`},
-		"nothing":      {answer(204, "", ""), FailNoAnswer, Answered, ""},
-		"empty":        {answer(202, "", ""), FailNoAnswer, Answered, ""},
-		"text":         {answer(200, "text/plain", "done"), FailMedia, Sent, ""},
-		"bad json":     {answer(200, "application/json", `{"a":1,"a":2}`), FailJSON, Sent, ""},
-		"refused":      {answer(422, "application/json", `{"error":"no"}`), FailStatus, Answered, ""},
-		"broken":       {answer(500, "text/html", "<html>"), FailStatus, Answered, ""},
-		"redirect":     {func(w http.ResponseWriter) { w.Header().Set("Location", "/other"); w.WriteHeader(308) }, FailStatus, Answered, ""},
+		"result":    {answer(200, "application/json", `{"content":[],"n":1.10}`), "", Answered, `{"content":[],"n":1.10}`},
+		"structure": {answer(201, "application/json; charset=utf-8", ` [1, 2] `), "", Answered, ` [1, 2] `},
+		"accepted":  {answer(202, "application/json", `{"queued":true}`), "", Answered, `{"queued":true}`},
+		"nothing":   {answer(204, "", ""), FailNoAnswer, Answered, ""},
+		"empty":     {answer(202, "", ""), FailNoAnswer, Answered, ""},
+		"text":      {answer(200, "text/plain", "done"), FailMedia, Sent, ""},
+		"bad json":  {answer(200, "application/json", `{"a":1,"a":2}`), FailJSON, Sent, ""},
+		"refused":   {answer(422, "application/json", `{"error":"no"}`), FailStatus, Answered, ""},
+		"broken":    {answer(500, "text/html", "<html>"), FailStatus, Answered, ""},
+		"redirect": {func(w http.ResponseWriter) {
+			w.Header().Set("Location", "/other")
+			w.WriteHeader(http.StatusPermanentRedirect)
+		}, FailStatus, Answered, ""},
 		"too much":     {answer(200, "application/json", `"`+strings.Repeat("x", 2<<20)+`"`), FailOversize, Sent, ""},
 		"event stream": {answer(200, "text/event-stream", "data: {}\n\n"), FailMedia, Sent, ""},
 	} {

@@ -233,8 +233,16 @@ func TestProbeFailures(t *testing.T) {
 			t.Errorf("%s: %+v", name, p.Steps)
 		}
 	}
-	for _, bad := range []Target{{}, {Origin: "https://x"}, {Origin: "https://x", Path: "y"}, {Origin: "https://x/y", Path: "/"}, {Origin: "https://x", Path: "/ "}, {Origin: "https://x", Path: "/#x"},
-		{Origin: "https://x", Path: "/\r\nX: y"}, {Origin: "https://x", Path: "/", Allow: []string{"0.0.0.0/0"}}} {
+	for _, bad := range []Target{
+		{},
+		{Origin: "https://x"},
+		{Origin: "https://x", Path: "y"},
+		{Origin: "https://x/y", Path: "/"},
+		{Origin: "https://x", Path: "/ "},
+		{Origin: "https://x", Path: "/#x"},
+		{Origin: "https://x", Path: "/\r\nX: y"},
+		{Origin: "https://x", Path: "/", Allow: []string{"0.0.0.0/0"}},
+	} {
 		if _, err := trusting.Probe(deadline(t), &bad); FailureOf(err) != FailRequest {
 			t.Errorf("%+v: %v", bad, err)
 		}

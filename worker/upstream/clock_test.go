@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sallyport.dev/test/fixture/wire"
 )
 
 // pipes is a server at the other end of net.Pipe, for tests in which time is made: each connection is served by serve.
@@ -299,6 +302,40 @@ func TestNotSentNeedsProof(t *testing.T) {
 				t.Errorf("%d bytes taken: %+v", left, out)
 			}
 		})
+	}
+}
+
+// The same beneath TLS: a record that left in part is no proof, though nobody can open it.
+func TestNotSentNeedsProofTLS(t *testing.T) {
+	authority, err := wire.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := authority.Leaf("example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for left, want := range map[int]Transport{0: NotSent, 1: Sent} {
+		p := &pipes{serve: func(_ int, c net.Conn) {
+			io.Copy(io.Discard, tls.Server(c, &tls.Config{Certificates: []tls.Certificate{leaf}, MinVersion: tls.VersionTLS12}))
+		}}
+		c := pipeClient(t, p)
+		c.dial = func(ctx context.Context, r *route) (*meter, net.Conn, netip.AddrPort, error) {
+			m, _, addr, err := p.dial(ctx, r)
+			if err != nil {
+				return nil, nil, addr, err
+			}
+			b := &broken{m.Conn, 1 << 20}
+			m.Conn = b
+			stream := tls.Client(m, &tls.Config{ServerName: "example.org", RootCAs: authority.Pool(), MinVersion: tls.VersionTLS12})
+			err = stream.HandshakeContext(ctx)
+			b.left = left
+			return m, stream, addr, err
+		}
+		out := prepare(t, c, writeCall("c")).Send(deadline(t))
+		if out.Transport != want || (out.Bytes == 0) != (want == NotSent) || out.Failure != FailWrite {
+			t.Errorf("%d bytes taken: %+v", left, out)
+		}
 	}
 }
 

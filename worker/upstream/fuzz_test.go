@@ -69,7 +69,7 @@ func FuzzEvents(f *testing.F) {
 				}
 				got = append(got, string(data))
 			}
-			if !slices.Equal(got, want) || errors.Is(err, io.ErrUnexpectedEOF) != cut || !cut && err != io.EOF {
+			if !slices.Equal(got, want) || errors.Is(err, io.ErrUnexpectedEOF) != cut || !cut && !errors.Is(err, io.EOF) {
 				t.Fatalf("%q: %q, %v, want %q, cut %v", stream, got, err, want, cut)
 			}
 		}
@@ -240,7 +240,7 @@ func FuzzScrub(f *testing.F) {
 		}
 		for dec := jsontext.NewDecoder(bytes.NewReader(out), jsontext.AllowDuplicateNames(true)); ; {
 			token, err := dec.ReadToken()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return
 			}
 			if err != nil {

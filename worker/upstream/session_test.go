@@ -167,8 +167,10 @@ func TestSessionExport(t *testing.T) {
 	if err := second.EndSession(deadline(t), tg, out.Session); err != nil || s.Sessions() != 0 {
 		t.Errorf("%v, %d sessions", err, s.Sessions())
 	}
-	for _, bad := range []string{``, `{}`, `null`, `{"v":2,"protocol":"2025-11-25","id":"x","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x","elicit":0}`, `{"v":1,"protocol":"2026-07-28","id":"x","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x y","elicit":false}`,
-		`{"v":1,"protocol":"2025-11-25","id":"x\r\ny","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x","elicit":false,"more":1}`, `{"v":1,"v":1,"protocol":"2025-11-25","id":"x","elicit":false}`} {
+	for _, bad := range []string{
+		``, `{}`, `null`, `{"v":2,"protocol":"2025-11-25","id":"x","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x","elicit":0}`, `{"v":1,"protocol":"2026-07-28","id":"x","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x y","elicit":false}`,
+		`{"v":1,"protocol":"2025-11-25","id":"x\r\ny","elicit":false}`, `{"v":1,"protocol":"2025-11-25","id":"x","elicit":false,"more":1}`, `{"v":1,"v":1,"protocol":"2025-11-25","id":"x","elicit":false}`,
+	} {
 		call.Session = []byte(bad)
 		_, err := second.Prepare(deadline(t), tg, call, Hooks{})
 		if FailureOf(err) != FailRequest {
@@ -306,8 +308,10 @@ func TestContinuation(t *testing.T) {
 	}
 	state := appendText(nil, "x", text(m.result, "requestState"))
 	state = state[len(`"x":`) : len(state)-1]
-	out = dispatch(t, c, tg, &Call{ID: "d.2", Tool: "deploy", Arguments: args, Write: true, Elicit: true, RequestState: state,
-		InputResponses: []byte(`{"confirm":{"action":"accept","content":{"service":"web"}}}`)}, Hooks{})
+	out = dispatch(t, c, tg, &Call{
+		ID: "d.2", Tool: "deploy", Arguments: args, Write: true, Elicit: true, RequestState: state,
+		InputResponses: []byte(`{"confirm":{"action":"accept","content":{"service":"web"}}}`),
+	}, Hooks{})
 	if out.Failure != "" || !strings.Contains(string(out.Body), "deployed web 1.2") || s.Effects().Count("deploy") != 1 {
 		t.Fatalf("%+v %s", out, out.Body)
 	}
@@ -331,4 +335,35 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%+v", out)
 		}
 	}
+}
+
+// A connection opened under one policy, or with one credential, is never used under another.
+func TestConnectionsAreNotShared(t *testing.T) {
+	s := mcpserver.Start(t, mcpserver.Options{})
+	c := client(t, s)
+	read := func(tg *Target) (Outcome, error) {
+		p, err := c.Prepare(deadline(t), tg, &Call{ID: "r", Tool: "echo", Arguments: []byte(`{"text":"x"}`)}, Hooks{})
+		if err != nil {
+			return Outcome{}, err
+		}
+		return p.Send(deadline(t)), nil
+	}
+	warm := func(n int) {
+		if out, err := read(target(s, Modern)); err != nil || out.Failure != "" || out.Reused != (n > 0) {
+			t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	warm(0)
+	warm(1)
+	narrow := target(s, Modern)
+	narrow.Allow = nil
+	if _, err := read(narrow); FailureOf(err) != FailAddress {
+		t.Errorf("a connection that another policy opened served this one: %v", err)
+	}
+	other := target(s, Modern)
+	other.Credential, _ = Bearer("somebody-else")
+	if out, err := read(other); err != nil || out.Reused {
+		t.Errorf("a connection of another credential was used: %+v, %v", out, err)
+	}
+	warm(2)
 }
