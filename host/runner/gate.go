@@ -97,21 +97,20 @@ func (s *session) answered(a *sallyportv1.GateAnswer) {
 }
 
 // claimGate takes the gate record of a session that is shut; whatever else lies in its directory waits until it is open.
-func (w *server) claimGate(s *session) (useful int) {
+func (w *server) claimGate(s *session) (useful int, err error) {
 	for _, e := range w.notes {
 		if e.kind != relay.KindGate {
 			continue
 		}
 		claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
 		if err != nil {
-			s.log("the gate's record cannot be claimed", err)
-			return 0
+			return useful, err
 		}
 		if why == hostside.Taken && s.takeGate(&claimed) {
 			useful++
 		}
 	}
-	return useful
+	return useful, nil
 }
 
 func (s *session) takeGate(claimed *hostside.Claimed) bool {

@@ -30,6 +30,8 @@ type Config struct {
 	Frame func(*sallyportv1.ControlFrame)
 	// Exceeded tells that a guest exceeded a bound of its directory. It is no longer served; its sandbox is to be ended.
 	Exceeded func(session string, err error)
+
+	Watcher *hostside.Watcher // nil: a new one
 }
 
 // Bounds of what a runner holds.
@@ -67,8 +69,11 @@ type Runner struct {
 
 // New returns a runner without sessions.
 func New(cfg Config) *Runner {
+	if cfg.Watcher == nil {
+		cfg.Watcher = hostside.NewWatcher()
+	}
 	return &Runner{
-		cfg: cfg, watcher: hostside.NewWatcher(), work: newQueue(), ready: newQueue(),
+		cfg: cfg, watcher: cfg.Watcher, work: newQueue(), ready: newQueue(),
 		sessions: make(map[string]*session), starved: make(map[*session]bool), batches: newAssemblies(),
 	}
 }

@@ -53,18 +53,21 @@ func (w *server) serve(s *session) (again bool) {
 		s.missing.Do(func() { s.log("the guest's directory cannot be listed", err) })
 		return false
 	}
-	useful := 0
+	var useful int
 	if open {
-		useful = w.claim(s)
+		useful, err = w.claim(s)
 	} else {
-		useful = w.claimGate(s)
+		useful, err = w.claimGate(s)
 		again = false
 	}
+	if err != nil {
+		s.log("a record cannot be claimed yet", err)
+	}
 	s.mu.Lock()
-	inFlight := len(s.calls) > 0
+	soon := err != nil || len(s.calls) > 0
 	s.mu.Unlock()
-	watch.After(useful, junk, inFlight)
-	return again
+	watch.After(useful, junk, soon)
+	return again && err == nil
 }
 
 // list fills w.calls and w.notes with as much as one turn takes.
@@ -96,15 +99,14 @@ func (w *server) list(s *session) (junk int, more bool, err error) {
 }
 
 // claim takes what was listed, calls before notes: a call is published before its cancel. It returns how many were worth waking for.
-func (w *server) claim(s *session) (useful int) {
+func (w *server) claim(s *session) (useful int, err error) {
 	for _, e := range w.calls {
 		if !s.room() {
 			break
 		}
 		claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
 		if err != nil {
-			s.log("a record cannot be claimed", err)
-			break
+			return useful, err
 		}
 		if why == hostside.Taken && s.admit(&claimed) {
 			useful++
@@ -116,14 +118,13 @@ func (w *server) claim(s *session) (useful int) {
 		}
 		claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
 		if err != nil {
-			s.log("a record cannot be claimed", err)
-			break
+			return useful, err
 		}
 		if why == hostside.Taken && s.note(&claimed) {
 			useful++
 		}
 	}
-	return useful
+	return useful, nil
 }
 
 // room reports whether the session may hold another record; where it may not, it is woken once it may.

@@ -41,8 +41,8 @@ func bound(kind relay.Kind) int64 {
 }
 
 // Claim takes the record of that name out of the guest's reach and reads it, once. Anything but a small regular file of the guest's own is
-// counted and left. An ack is not read: its name says everything. Errors are the host's own ([errs.Unavailable]); the record is then still
-// in new/ or in claimed/ and will be found again.
+// counted and left. An ack is not read: its name says everything. Errors are the host's own ([errs.Unavailable]); the record is then in
+// new/ again and will be found by a later listing.
 func (b *Box) Claim(kind relay.Kind, name, id string) (Claimed, Refusal, error) {
 	if err := b.use(); err != nil {
 		return Claimed{}, 0, err
@@ -71,6 +71,7 @@ func (b *Box) Claim(kind relay.Kind, name, id string) (Claimed, Refusal, error) 
 	}
 	why, err := b.read(&c)
 	if err != nil {
+		_ = unix.Renameat2(b.root, claimedDir+"/"+c.name, b.new, name, unix.RENAME_NOREPLACE)
 		return Claimed{}, 0, err
 	}
 	if why != Taken {
