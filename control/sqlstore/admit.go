@@ -65,7 +65,7 @@ func (t *tx) admit(a *call.Admission, bodies []sealedBody) (call.Admitted, []who
 	if result, err := t.admissible(a); err != nil || result != call.Done {
 		return call.Admitted{Result: result}, nil, err
 	}
-	c := &callRow{Call: *a.Call}
+	c := &callRow{Call: withoutBodies(*a.Call)}
 	c.AdmittedAt = t.now
 	if c.Delivery == "" {
 		c.Delivery = journal.DeliveryNone
@@ -81,14 +81,14 @@ func (t *tx) admit(a *call.Admission, bodies []sealedBody) (call.Admitted, []who
 	}
 	t.head.calls++
 	c.seq = t.head.calls
+	for i := range a.Steps {
+		t.step(c, &a.Steps[i])
+	}
 	if err := t.insertCall(c); err != nil {
 		return call.Admitted{}, nil, err
 	}
 	if err := t.putBodies(c.seq, bodies); err != nil {
 		return call.Admitted{}, nil, err
-	}
-	for i := range a.Steps {
-		t.step(c.seq, c.ID, &a.Steps[i])
 	}
 	if a.Question != nil {
 		if err := t.ask(a.Question); err != nil {
@@ -110,7 +110,7 @@ func (t *tx) journaled(id string, digest control.Digest, host string) (call.Resu
 	if err != nil || !found {
 		return "", nil, err
 	}
-	old, err := t.callByID(target)
+	old, err := t.call(target)
 	if err != nil {
 		return "", nil, err
 	}
@@ -124,8 +124,7 @@ func (t *tx) journaled(id string, digest control.Digest, host string) (call.Resu
 	if earlier == digest {
 		return call.Attaches, rows, nil
 	}
-	t.step(old.seq, old.ID, &control.Step{From: old.State, To: old.State, Event: "conflict", Attempt: old.Attempt, Actor: host, Digest: digest})
-	return call.Conflicts, rows, nil
+	return call.Conflicts, rows, t.note(old, &control.Step{Event: "conflict", Actor: host, Digest: digest})
 }
 
 // Attach journals a record that makes no call of its own.
@@ -155,7 +154,7 @@ func (t *tx) attach(a *control.Alias, epoch int64) (call.Result, []whole, error)
 	if r, err := t.sessionOpen(a.Session, epoch); err != nil || r != call.Done {
 		return r, nil, err
 	}
-	c, err := t.callByID(a.Call)
+	c, err := t.call(a.Call)
 	if err != nil {
 		return "", nil, err
 	}

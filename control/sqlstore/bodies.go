@@ -49,6 +49,14 @@ func (k bodyKind) field(c *control.Call) *[]byte {
 	return &c.TaskHandle
 }
 
+// withoutBodies is c without its bodies.
+func withoutBodies(c control.Call) control.Call {
+	for kind := range bodyKinds {
+		*kind.field(&c) = nil
+	}
+	return c
+}
+
 // partSize is the largest body that is written with its step; a longer one comes before it, in pieces that other writes run between.
 const partSize = 256 << 10
 
@@ -118,11 +126,6 @@ ON CONFLICT (key) DO UPDATE SET at = excluded.at, parts = excluded.parts, part =
 
 func (t *tx) putBodies(seq int64, bodies []sealedBody) error {
 	for _, b := range bodies {
-		if b.kind != bodyArguments { // written once, with the call
-			if _, err := t.exec("DELETE FROM body_parts WHERE id IN (SELECT part FROM bodies WHERE key = ? AND parts > 0)", b.kind.key(seq)); err != nil {
-				return err
-			}
-		}
 		if _, err := t.exec(sqlPutBody, b.kind.key(seq), control.Org, t.now, b.parts, b.part, b.sealed); err != nil {
 			return err
 		}
@@ -212,14 +215,15 @@ func (c *conn) withBodies(rows []*callRow) ([]whole, error) {
 	return out, nil
 }
 
-// opened opens what withBodies read.
+// opened opens what withBodies read. Rows may be shared: the calls are copies.
 func (s *Store) opened(rows []whole) ([]*control.Call, error) {
 	out := make([]*control.Call, 0, len(rows))
 	for _, r := range rows {
-		if err := s.fill(&r.Call, r.sealed); err != nil {
+		c := r.Call
+		if err := s.fill(&c, r.sealed); err != nil {
 			return nil, err
 		}
-		out = append(out, &r.Call)
+		out = append(out, &c)
 	}
 	return out, nil
 }

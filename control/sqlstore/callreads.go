@@ -1,13 +1,13 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
+	"slices"
 	"strconv"
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
-	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
 )
 
@@ -16,12 +16,17 @@ func (s *Store) Call(ctx context.Context, id string) (*control.Call, error) {
 	return s.oneWhole(ctx, sqlCallByID, id)
 }
 
-// ByIntent returns the call whose current attempt has this intent.
+// ByIntent returns the call whose current attempt has this intent. A call that is over is found while it is one of the newest 65,536.
 func (s *Store) ByIntent(ctx context.Context, intent string) (*control.Call, error) {
-	if intent == "" {
+	seq, ok := s.index.byIntent(intent)
+	if !ok {
 		return nil, noSuchCall()
 	}
-	return s.oneWhole(ctx, `SELECT `+callColumns+` FROM calls WHERE intent_key = ? AND intent = ?`, intentKey(intent), intent)
+	c, err := s.oneWhole(ctx, sqlCallBySeq, seq)
+	if err == nil && c.Intent != intent {
+		return nil, noSuchCall()
+	}
+	return c, err
 }
 
 func (s *Store) oneWhole(ctx context.Context, sql string, args ...any) (*control.Call, error) {
@@ -143,52 +148,37 @@ ON CONFLICT (session, connection) DO UPDATE SET sealed = excluded.sealed`, sessi
 func (s *Store) Steps(ctx context.Context, id string) ([]control.Step, error) {
 	var out []control.Step
 	err := s.read(ctx, func(c *conn) error {
-		var seq int64
-		found, err := c.row("SELECT seq FROM calls WHERE id = ?", []any{id}, &seq)
+		var packed []byte
+		found, err := c.row("SELECT records FROM calls WHERE id = ?", []any{id}, &packed)
 		if err != nil {
 			return err
 		}
 		if !found {
 			return noSuchCall()
 		}
-		return c.rows("SELECT source, event, target, attempt, actor, detail, at FROM events WHERE call = ? ORDER BY seq", []any{seq}, func(r row) error {
-			var st control.Step
-			var text string
-			if err := r.scan(&st.From, &st.Event, &st.To, &st.Attempt, &st.Actor, &text, &st.At); err != nil {
+		records, err := c.recordsAt(unpackNumbers(packed))
+		if err != nil {
+			return err
+		}
+		out = nil
+		for i := range records {
+			st, err := stepOf(&records[i])
+			if err != nil {
 				return err
 			}
-			if text != "" {
-				if err := readDetail(text, &st); err != nil {
-					return err
-				}
-			}
 			out = append(out, st)
-			return nil
-		})
+		}
+		return nil
 	})
 	return out, err
-}
-
-func readDetail(text string, st *control.Step) error {
-	var d detail
-	if err := json.Unmarshal([]byte(text), &d); err != nil {
-		return errs.Wrap(errs.Internal, "a line of the journal cannot be read", err)
-	}
-	st.Code, st.Reason = d.Code, d.Reason
-	if d.Digest == "" {
-		return nil
-	}
-	var err error
-	st.Digest, err = control.ParseDigest(d.Digest)
-	return err
 }
 
 const sqlListCalls = `SELECT ` + callColumns + ` FROM calls WHERE seq < ? AND org = ?
 AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
 AND (? = '' OR instr(?, ' ' || state || ' ') > 0) AND admitted_at >= ? ORDER BY seq DESC LIMIT ?`
 
-// sqlListSession is the same over one session's index.
-const sqlListSession = `SELECT ` + callColumns + ` FROM calls WHERE session = ? AND seq < ? AND org = ?
+// sqlListSession is the same over one session's index, for one value of open: each comes in the order of the calls.
+const sqlListSession = `SELECT ` + callColumns + ` FROM calls WHERE session = ? AND open IS ? AND seq < ? AND org = ?
 AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
 AND (? = '' OR instr(?, ' ' || state || ' ') > 0) AND admitted_at >= ? ORDER BY seq DESC LIMIT ?`
 
@@ -218,7 +208,14 @@ func (s *Store) ListCalls(ctx context.Context, f call.Filter) ([]*control.Call, 
 	var rows []*callRow
 	var err error
 	if f.Session != "" {
-		rows, err = s.manyBare(ctx, sqlListSession, append([]any{f.Session, before, f.Org}, rest...)...)
+		for _, open := range []any{nil, 1, 2} {
+			var some []*callRow
+			if some, err = s.manyBare(ctx, sqlListSession, append([]any{f.Session, open, before, f.Org}, rest...)...); err != nil {
+				break
+			}
+			rows = append(rows, some...)
+		}
+		slices.SortFunc(rows, func(a, b *callRow) int { return cmp.Compare(b.seq, a.seq) })
 	} else {
 		rows, err = s.manyBare(ctx, sqlListCalls, append([]any{before, f.Org}, rest...)...)
 	}
@@ -247,7 +244,7 @@ func stateList[S ~string](states []S) string {
 // PurgeCall forgets the bodies of an ended call.
 func (s *Store) PurgeCall(ctx context.Context, id string, by control.Person) error {
 	return s.do(ctx, durable, func(t *tx) error {
-		c, err := t.callByID(id)
+		c, err := t.call(id)
 		if err != nil {
 			return err
 		}
@@ -260,7 +257,6 @@ func (s *Store) PurgeCall(ctx context.Context, id string, by control.Person) err
 		if err := t.dropBodies(c.seq); err != nil {
 			return err
 		}
-		t.step(c.seq, c.ID, &control.Step{From: c.State, To: c.State, Event: journal.Event("purge"), Attempt: c.Attempt, Actor: string(by)})
-		return nil
+		return t.note(c, &control.Step{Event: "purge", Actor: string(by)})
 	})
 }

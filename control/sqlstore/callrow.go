@@ -1,8 +1,6 @@
 package sqlstore
 
 import (
-	"hash/fnv"
-
 	"sallyport.dev/control"
 	"sallyport.dev/errs"
 )
@@ -10,12 +8,13 @@ import (
 const callColumns = `seq, id, org, session, record, record_digest, epoch, host, shim, harness_call, trace, progress, timeout_ms, owner, profile, name,
 connection, tool, effect, repeat, client, twin, args_digest, retry_of, admitted_at, state, attempt, lease, expires_at, authority_kind, authority_id,
 subject, account, binding, intent, worker, run, started_at, rounds, transport, protocol, tool_result, http_status, rpc_code, failure, bytes, code,
-reason, delivery, gone, cancel, decided_at, settled_at, retried_by, resolved_by, note`
+reason, delivery, gone, cancel, decided_at, settled_at, retried_by, resolved_by, note, records`
 
 // callRow is a call and its place in the journal.
 type callRow struct {
 	control.Call
-	seq int64
+	seq     int64
+	records []byte // the numbers of its audit records, packed
 }
 
 // scanCall reads callColumns. Bodies stay empty.
@@ -25,11 +24,11 @@ func scanCall(r row) (*callRow, error) {
 		&c.TimeoutMS, &c.Owner, &c.Profile, &c.Name, &c.Connection, &c.Tool, &c.Effect, &c.Repeat, &c.Client, &c.Twin, &c.ArgsDigest, &c.RetryOf,
 		&c.AdmittedAt, &c.State, &c.Attempt, &c.Lease, &c.ExpiresAt, &c.Authority.Kind, &c.Authority.ID, &c.Subject, &c.Account, &c.Binding, &c.Intent,
 		&c.Worker, &c.Run, &c.StartedAt, &c.Rounds, &c.Transport, &c.Protocol, &c.ToolResult, &c.HTTPStatus, &c.RPCCode, &c.Failure, &c.Bytes, &c.Code,
-		&c.Reason, &c.Delivery, &c.Gone, &c.Cancel, &c.DecidedAt, &c.SettledAt, &c.RetriedBy, &c.ResolvedBy, &c.Note)
+		&c.Reason, &c.Delivery, &c.Gone, &c.Cancel, &c.DecidedAt, &c.SettledAt, &c.RetriedBy, &c.ResolvedBy, &c.Note, &c.records)
 	return c, err
 }
 
-const sqlInsertCall = `INSERT INTO calls (` + callColumns + `, intent_key) VALUES (
+const sqlInsertCall = `INSERT INTO calls (` + callColumns + `) VALUES (
 ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 ?, ?, ?)`
 
@@ -38,39 +37,47 @@ func (t *tx) insertCall(c *callRow) error {
 		c.TimeoutMS, string(c.Owner), c.Profile, c.Name, c.Connection, c.Tool, string(c.Effect), c.Repeat, c.Client, c.Twin, c.ArgsDigest, c.RetryOf,
 		c.AdmittedAt, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account, c.Binding, c.Intent,
 		c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult), c.HTTPStatus, c.RPCCode, string(c.Failure),
-		c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt, c.RetriedBy, string(c.ResolvedBy), c.Note,
-		intentKey(c.Intent))
+		c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt, c.RetriedBy, string(c.ResolvedBy), c.Note, c.records)
+	t.moves = append(t.moves, c)
 	return err
 }
 
 const sqlUpdateCall = `UPDATE calls SET state = ?, attempt = ?, lease = ?, expires_at = ?, authority_kind = ?, authority_id = ?, subject = ?, account = ?,
-binding = ?, intent = ?, intent_key = ?, worker = ?, run = ?, started_at = ?, rounds = ?, transport = ?, protocol = ?, tool_result = ?, http_status = ?,
+binding = ?, intent = ?, worker = ?, run = ?, started_at = ?, rounds = ?, transport = ?, protocol = ?, tool_result = ?, http_status = ?,
 rpc_code = ?, failure = ?, bytes = ?, code = ?, reason = ?, delivery = ?, gone = ?, cancel = ?, decided_at = ?, settled_at = ?, retried_by = ?,
-resolved_by = ?, note = ? WHERE seq = ?`
+resolved_by = ?, note = ?, records = ? WHERE seq = ?`
 
 // updateCall writes what steps may change. The caller checked state, attempt and lease in this transaction: one goroutine writes.
 func (t *tx) updateCall(c *callRow) error {
 	_, err := t.exec(sqlUpdateCall, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account,
-		c.Binding, c.Intent, intentKey(c.Intent), c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult),
+		c.Binding, c.Intent, c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult),
 		c.HTTPStatus, c.RPCCode, string(c.Failure), c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt,
-		c.RetriedBy, string(c.ResolvedBy), c.Note, c.seq)
+		c.RetriedBy, string(c.ResolvedBy), c.Note, c.records, c.seq)
+	t.moves = append(t.moves, c)
 	return err
-}
-
-// intentKey is a narrow key of an intent's id (FNV-1a, 64 bits): the index stays small. Rows found by it are compared whole.
-func intentKey(id string) any {
-	if id == "" {
-		return nil
-	}
-	h := fnv.New64a()
-	h.Write([]byte(id))
-	return int64(h.Sum64())
 }
 
 const sqlCallByID = `SELECT ` + callColumns + ` FROM calls WHERE id = ?`
 
-// callByID returns a call without bodies, or nil.
+// callByID returns a call without bodies, or nil. In a transaction use [tx.call].
 func (c *conn) callByID(id string) (*callRow, error) { return c.oneCall(sqlCallByID, id) }
+
+const sqlCallBySeq = `SELECT ` + callColumns + ` FROM calls WHERE seq = ?`
+
+// callsBySeq returns those of the numbered calls that are there, in their order, without bodies.
+func (c *conn) callsBySeq(seqs []int64) ([]*callRow, error) {
+	out := make([]*callRow, 0, len(seqs))
+	for _, seq := range seqs {
+		one, err := c.oneCall(sqlCallBySeq, seq)
+		if err != nil {
+			return nil, err
+		}
+		if one != nil {
+			out = append(out, one)
+		}
+	}
+	return out, nil
+}
 
 func (c *conn) oneCall(sql string, args ...any) (*callRow, error) {
 	var out *callRow

@@ -13,7 +13,7 @@ func (s *Store) beginRun(ctx context.Context) error {
 	return s.do(ctx, durable, func(t *tx) error {
 		var lastRun string
 		var link control.Digest
-		_, err := t.row(`SELECT r.id, e.link FROM events e JOIN runs r ON r.no = e.run ORDER BY e.seq DESC LIMIT 1`, nil, &lastRun, &link)
+		_, err := t.row("SELECT r.id, b.link FROM batches b JOIN runs r ON r.no = b.run ORDER BY b.first DESC LIMIT 1", nil, &lastRun, &link)
 		if err == nil && lastRun == "" {
 			_, err = t.row("SELECT head_run, head_link FROM meta", nil, &lastRun, &link)
 		}

@@ -10,8 +10,8 @@ import (
 	"sallyport.dev/errs"
 )
 
-// exportStep is how many rows one read of an export takes: no snapshot is held while the receiver is slow.
-const exportStep = 1000
+// exportStep is how many batches one read of an export takes: no snapshot is held while the receiver is slow.
+const exportStep = 200
 
 // Export writes the audit record as JSON lines, each in one call of w.Write ([audit.Verify] reads them), from the batch on that holds the first
 // record at or after since (zero: all that is kept). It signs a checkpoint first, so that the end is covered.
@@ -22,7 +22,7 @@ func (s *Store) Export(ctx context.Context, since time.Time, w io.Writer) error 
 	var head audit.Head
 	var end int64
 	if err := s.read(ctx, func(c *conn) error {
-		if _, err := c.row("SELECT coalesce(max(seq), 0) FROM events", nil, &end); err != nil {
+		if _, err := c.row("SELECT coalesce(max(last), 0) FROM batches", nil, &end); err != nil {
 			return err
 		}
 		var err error
@@ -60,11 +60,11 @@ func (c *conn) exportHead(since time.Time) (audit.Head, error) {
 		return h, err
 	}
 	if !since.IsZero() {
-		first, err := c.firstRecordAt(since)
+		first, err := c.firstBatchAt(since)
 		if err != nil {
 			return h, err
 		}
-		if _, err := c.row(`SELECT e.seq, r.id, e.link FROM events e JOIN runs r ON r.no = e.run WHERE e.seq < ? AND e.link IS NOT NULL ORDER BY e.seq DESC LIMIT 1`,
+		if _, err := c.row("SELECT b.last, r.id, b.link FROM batches b JOIN runs r ON r.no = b.run WHERE b.first < ? ORDER BY b.first DESC LIMIT 1",
 			[]any{first}, &h.Seq, &h.Run, &link); err != nil {
 			return h, err
 		}
@@ -75,16 +75,16 @@ func (c *conn) exportHead(since time.Time) (audit.Head, error) {
 	return h, nil
 }
 
-// firstRecordAt finds the first record at or after a time: records come in the order of time.
-func (c *conn) firstRecordAt(since time.Time) (int64, error) {
+// firstBatchAt finds the first batch at or after a time: batches come in the order of time.
+func (c *conn) firstBatchAt(since time.Time) (int64, error) {
 	var lo, hi int64
-	if _, err := c.row("SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) + 1 FROM events", nil, &lo, &hi); err != nil {
+	if _, err := c.row("SELECT coalesce(min(first), 1), coalesce(max(last), 0) + 1 FROM batches", nil, &lo, &hi); err != nil {
 		return 0, err
 	}
 	for lo < hi {
 		mid := lo + (hi-lo)/2
 		var at time.Time
-		if _, err := c.row("SELECT at FROM events WHERE seq >= ? ORDER BY seq LIMIT 1", []any{mid}, &at); err != nil {
+		if _, err := c.row("SELECT at FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1", []any{mid}, &at); err != nil {
 			return 0, err
 		}
 		if at.Before(since) {
@@ -96,24 +96,26 @@ func (c *conn) firstRecordAt(since time.Time) (int64, error) {
 	return lo, nil
 }
 
-const sqlExport = `SELECT e.seq, r.id, e.at, e.org, e.kind, e.subject, e.attempt, e.source, e.event, e.target, e.actor, e.detail, e.link, k.signed, k.digest
-FROM events e JOIN runs r ON r.no = e.run LEFT JOIN checkpoints k ON k.seq = e.seq WHERE e.seq > ? AND e.seq <= ? ORDER BY e.seq LIMIT ?`
+const sqlExport = `SELECT b.first, b.last, r.id, b.at, b.org, b.records, b.link, k.signed, k.digest FROM batches b JOIN runs r ON r.no = b.run
+LEFT JOIN checkpoints k ON k.seq = b.last WHERE b.first > ? AND b.last <= ? ORDER BY b.first LIMIT ?`
 
 func (c *conn) exportLines(after, end int64) (lines []audit.Line, last int64, err error) {
 	last = end
 	err = c.rows(sqlExport, []any{after, end, exportStep}, func(r row) error {
-		var e audit.Record
+		var b batch
 		var link, digest control.Digest
 		var signed []byte
-		if err := r.scan(&e.Seq, &e.Run, &e.At, &e.Org, &e.Kind, &e.Subject, &e.Attempt, &e.From, &e.Event, &e.To, &e.Actor, &e.Detail, &link, &signed, &digest); err != nil {
+		if err := r.scan(&b.first, &last, &b.run, &b.at, &b.org, &b.records, &link, &signed, &digest); err != nil {
 			return err
 		}
-		last = e.Seq
-		lines = append(lines, audit.Line{Record: &e})
-		if link.IsZero() {
-			return nil
+		records, err := b.read()
+		if err != nil {
+			return err
 		}
-		lines = append(lines, audit.Line{Link: &audit.Linked{Run: e.Run, Seq: e.Seq, Link: link.String()}})
+		for i := range records {
+			lines = append(lines, audit.Line{Record: &records[i]})
+		}
+		lines = append(lines, audit.Line{Link: &audit.Linked{Run: b.run, Seq: last, Link: link.String()}})
 		if signed == nil {
 			return nil
 		}

@@ -93,11 +93,7 @@ WHERE o.connection = credentials.connection AND o.subject = credentials.subject)
 }
 
 func (t *tx) quarantineCalls(why string, out *revocation.Impact) error {
-	open, err := t.manyCalls(selectCalls + "WHERE open = 2 ORDER BY seq")
-	if err != nil {
-		return err
-	}
-	for _, c := range open {
+	for _, c := range t.unfinished() {
 		to, err := journal.Next(c.State, journal.OnQuarantine, journal.Situation{Write: c.Effect == control.Write})
 		if err != nil {
 			return err
@@ -116,10 +112,10 @@ func (t *tx) quarantineCalls(why string, out *revocation.Impact) error {
 				return err
 			}
 		}
+		t.step(c, &control.Step{From: from, Event: journal.OnQuarantine, To: to, Attempt: c.Attempt, Actor: "control:" + t.s.opts.Node, Reason: why})
 		if err := t.updateCall(c); err != nil {
 			return err
 		}
-		t.step(c.seq, c.ID, &control.Step{From: from, Event: journal.OnQuarantine, To: to, Attempt: c.Attempt, Actor: "control:" + t.s.opts.Node, Reason: why})
 	}
 	return nil
 }

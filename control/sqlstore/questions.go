@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/audit"
@@ -150,11 +151,15 @@ func (s *Store) Questions(ctx context.Context, f inbox.Filter) ([]*control.Quest
 	return out, nil
 }
 
-const (
-	selectCalls  = `SELECT ` + callColumns + ` FROM calls `
-	sqlLastEnded = selectCalls + `WHERE session = ? AND connection = ? AND tool = ? AND seq <> ? AND state IN ('refused', 'denied', 'cancelled', 'expired',
-'voided', 'failed', 'answered', 'rejected', 'abandoned', 'resolved_done', 'resolved_not_done', 'superseded') ORDER BY seq DESC LIMIT 1`
-	sqlApprovedBefore = selectCalls + `WHERE session = ? AND authority_kind = 'approval' AND seq <> ? ORDER BY seq DESC LIMIT 20`
+// callColumnsC are the columns of a call named c in a join.
+var callColumnsC = "c." + strings.ReplaceAll(strings.ReplaceAll(callColumns, "\n", " "), ", ", ", c.")
+
+var (
+	selectCalls = `SELECT ` + callColumns + ` FROM calls `
+	// of calls that are over (open NULL), or ended and not read (open 1)
+	sqlLastEnded      = selectCalls + `WHERE session = ? AND open IS ? AND connection = ? AND tool = ? AND seq <> ? AND state <> 'uncertain' ORDER BY seq DESC LIMIT 1`
+	sqlApprovedBefore = `SELECT DISTINCT ` + callColumnsC + ` FROM questions q JOIN calls c ON c.id = q.call WHERE q.session = ? AND c.authority_kind = 'approval'
+AND c.seq <> ? ORDER BY c.seq DESC LIMIT 20`
 	sqlOtherTwins     = selectCalls + `WHERE twin = ? AND seq <> ? ORDER BY seq DESC LIMIT 20`
 	sqlOtherUncertain = selectCalls + `WHERE state = 'uncertain' AND owner = ? AND connection = ? AND tool = ? AND seq <> ? ORDER BY seq DESC LIMIT 20`
 )
@@ -182,11 +187,20 @@ func (c *conn) subject(id string) (*subject, error) {
 	if out.call, err = c.withBodies([]*callRow{row}); err != nil {
 		return nil, err
 	}
-	last, err := c.manyCalls(sqlLastEnded, row.Session, row.Connection, row.Tool, row.seq)
-	if err != nil {
-		return nil, err
+	var last *callRow
+	for _, open := range []any{nil, 1} {
+		one, err := c.oneCall(sqlLastEnded, row.Session, open, row.Connection, row.Tool, row.seq)
+		if err != nil {
+			return nil, err
+		}
+		if one != nil && (last == nil || one.seq > last.seq) {
+			last = one
+		}
 	}
-	if out.last, err = c.withBodies(last); err != nil {
+	if last != nil {
+		out.last, err = c.withBodies([]*callRow{last})
+	}
+	if err != nil {
 		return nil, err
 	}
 	if out.before, err = c.manyCalls(sqlApprovedBefore, row.Session, row.seq); err != nil {
@@ -258,7 +272,7 @@ func (t *tx) decide(q *questionRow, d *inbox.Decide) (inbox.Decided, error) {
 		return out, nil
 	}
 	if outcome == inbox.Closes {
-		c, err := t.callByID(q.Call)
+		c, err := t.call(q.Call)
 		if err != nil {
 			return out, err
 		}
@@ -317,14 +331,11 @@ func (t *tx) decided(c *callRow, d *inbox.Decide, event journal.Event, to journa
 			c.Authority = control.Authority{Kind: control.ByApproval, ID: d.Question}
 		}
 	}
+	t.step(c, &control.Step{
+		From: from, Event: event, To: to, Attempt: c.Attempt, Actor: string(d.Decision.By), Reason: d.Decision.Reason, Digest: d.Decision.Binding,
+	})
 	if err := t.updateCall(c); err != nil {
 		return err
 	}
-	if err := t.putBodies(c.seq, bodies); err != nil {
-		return err
-	}
-	t.step(c.seq, c.ID, &control.Step{
-		From: from, Event: event, To: to, Attempt: c.Attempt, Actor: string(d.Decision.By), Reason: d.Decision.Reason, Digest: d.Decision.Binding,
-	})
-	return nil
+	return t.putBodies(c.seq, bodies)
 }

@@ -106,8 +106,8 @@ func (t *tx) dropCall(seq int64) error {
 	return nil
 }
 
-const sqlOldRecords = `SELECT e.seq, r.id, e.link FROM (SELECT seq, run, at, link FROM events ORDER BY seq LIMIT ?) e JOIN runs r ON r.no = e.run
-WHERE e.at < ? AND e.link IS NOT NULL ORDER BY e.seq DESC LIMIT 1`
+const sqlOldRecords = `SELECT b.last, r.id, b.link FROM (SELECT first, last, run, at, link FROM batches ORDER BY first LIMIT ?) b JOIN runs r ON r.no = b.run
+WHERE b.at < ? ORDER BY b.first DESC LIMIT 1`
 
 // retainRecords removes old records in whole batches and keeps the link of the last one, so that what is left still verifies.
 func (s *Store) retainRecords(ctx context.Context, before time.Time) (int, error) {
@@ -121,7 +121,7 @@ func (s *Store) retainRecords(ctx context.Context, before time.Time) (int, error
 		if err != nil || !found {
 			return err
 		}
-		removed, err := t.exec("DELETE FROM events WHERE seq <= ?", last)
+		removed, err := t.exec("DELETE FROM batches WHERE last <= ? AND first <= ?", last, last)
 		if err != nil {
 			return err
 		}

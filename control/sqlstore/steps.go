@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"sallyport.dev/control"
@@ -48,22 +49,19 @@ func (t *tx) barrier(b *call.Barrier) (call.Result, error) {
 	c.Intent, c.Worker, c.Run = b.Intent, b.Worker, b.Run
 	c.Authority, c.Subject, c.Account = b.Authority, b.Subject, b.Account
 	c.Facts = control.Facts{}
+	t.step(c, &b.Step)
 	if err := t.updateCall(c); err != nil {
 		return "", err
 	}
 	if err := t.take(b.Guard.Takes); err != nil {
 		return "", err
 	}
-	if err := t.leave(c.ID, b.From, journal.OnCommit); err != nil {
-		return "", err
-	}
-	t.step(c.seq, c.ID, &b.Step)
-	return call.Done, nil
+	return call.Done, t.leave(c.ID, b.From, journal.OnCommit)
 }
 
 // fenced returns the call when it stands as named, and nil when it does not (I14).
 func (t *tx) fenced(id string, from journal.State, attempt int, lease string) (*callRow, error) {
-	c, err := t.callByID(id)
+	c, err := t.call(id)
 	if err != nil || c == nil || c.State != from || c.Attempt != attempt || c.Lease != lease {
 		return nil, err
 	}
@@ -137,6 +135,7 @@ func (t *tx) advance(a *call.Advance, bodies []sealedBody) (call.Result, error) 
 	if c.State.Final() || c.State == journal.Uncertain {
 		c.SettledAt = t.now
 	}
+	t.step(c, &a.Step)
 	if err := t.updateCall(c); err != nil {
 		return "", err
 	}
@@ -146,7 +145,6 @@ func (t *tx) advance(a *call.Advance, bodies []sealedBody) (call.Result, error) 
 	if err := t.leave(c.ID, a.From, a.Step.Event); err != nil {
 		return "", err
 	}
-	t.step(c.seq, c.ID, &a.Step)
 	if a.Question != nil {
 		if err := t.ask(a.Question); err != nil {
 			return "", err
@@ -218,7 +216,7 @@ func (s *Store) Resolve(ctx context.Context, r *call.Resolution) (call.Result, e
 }
 
 func (t *tx) resolve(r *call.Resolution, bodies []sealedBody) (call.Result, error) {
-	c, err := t.callByID(r.Call)
+	c, err := t.call(r.Call)
 	if err != nil || c == nil || c.State != journal.Uncertain || c.Attempt != r.Attempt {
 		return call.Fenced, err
 	}
@@ -233,38 +231,34 @@ func (t *tx) resolve(r *call.Resolution, bodies []sealedBody) (call.Result, erro
 	if r.Override != "" {
 		c.Note = r.Note + " (override: " + r.Override + ")"
 	}
+	t.step(c, &r.Step)
 	if err := t.updateCall(c); err != nil {
 		return "", err
 	}
-	if err := t.leave(c.ID, journal.Uncertain, r.Step.Event); err != nil {
-		return "", err
-	}
-	t.step(c.seq, c.ID, &r.Step)
-	return call.Done, nil
+	return call.Done, t.leave(c.ID, journal.Uncertain, r.Step.Event)
 }
 
 // Note appends a line to a call's journal.
 func (s *Store) Note(ctx context.Context, n call.Note) error {
 	return s.do(ctx, 0, func(t *tx) error {
-		c, err := t.callByID(n.Call)
+		c, err := t.call(n.Call)
 		if err != nil {
 			return err
 		}
 		if c == nil {
 			return noSuchCall()
 		}
-		if n.Set.Gone != nil || n.Set.Cancel != nil {
-			set(&c.Gone, n.Set.Gone)
-			set(&c.Cancel, n.Set.Cancel)
-			if err := t.updateCall(c); err != nil {
-				return err
-			}
-		}
-		t.step(c.seq, c.ID, &control.Step{
-			From: c.State, To: c.State, Event: journal.Event(n.Event), Attempt: c.Attempt, Actor: n.Actor, Reason: n.Reason, Digest: n.Digest,
-		})
-		return nil
+		set(&c.Gone, n.Set.Gone)
+		set(&c.Cancel, n.Set.Cancel)
+		return t.note(c, &control.Step{Event: journal.Event(n.Event), Actor: n.Actor, Reason: n.Reason, Digest: n.Digest})
 	})
+}
+
+// note adds a line that changes no state.
+func (t *tx) note(c *callRow, st *control.Step) error {
+	st.From, st.To, st.Attempt = c.State, c.State, c.Attempt
+	t.step(c, st)
+	return t.updateCall(c)
 }
 
 const sqlDeliver = `UPDATE calls SET delivery = ? WHERE id = ? AND delivery <> 'acknowledged' AND delivery <> ?`
@@ -272,14 +266,23 @@ const sqlDeliver = `UPDATE calls SET delivery = ? WHERE id = ? AND delivery <> '
 // Deliver raises deliveries with the next commit.
 func (s *Store) Deliver(all ...call.Delivered) {
 	for _, one := range all {
-		if rank(one.Delivery) == 0 {
-			continue
+		if rank(one.Delivery) > 0 {
+			s.queue.ride(func(t *tx) error { return t.deliver(one) })
 		}
-		s.queue.ride(func(t *tx) error {
-			_, err := t.exec(sqlDeliver, string(one.Delivery), one.Call, string(one.Delivery))
-			return err
-		})
 	}
+}
+
+func (t *tx) deliver(d call.Delivered) error {
+	c := t.inMemory(d.Call)
+	if c == nil { // over: the row alone holds it
+		_, err := t.exec(sqlDeliver, string(d.Delivery), d.Call, string(d.Delivery))
+		return err
+	}
+	if rank(d.Delivery) <= rank(c.Delivery) {
+		return nil
+	}
+	c.Delivery = d.Delivery
+	return t.updateCall(c)
 }
 
 // leave closes the question that a call waited for.
@@ -313,16 +316,15 @@ func (s *Store) Adopt(ctx context.Context, run string, limit int) ([]*control.Ca
 		if _, err := t.exec("UPDATE leases SET dead = 1 WHERE run <> ? AND dead = 0", run); err != nil {
 			return err
 		}
-		rows, err := t.manyCalls(`SELECT `+callColumns+` FROM calls WHERE open = 2 AND lease <> ? ORDER BY seq LIMIT ?`, run, limit)
-		if err != nil {
-			return err
-		}
+		rows := slices.DeleteFunc(t.unfinished(), func(c *callRow) bool { return c.Lease == run })
+		rows = rows[:min(len(rows), limit)]
 		for _, c := range rows {
-			if _, err := t.exec("UPDATE calls SET lease = ? WHERE seq = ?", run, c.seq); err != nil {
+			c.Lease = run
+			if err := t.updateCall(c); err != nil {
 				return err
 			}
-			c.Lease = run
 		}
+		var err error
 		taken, err = t.withBodies(rows)
 		return err
 	})

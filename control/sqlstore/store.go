@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport.dev/control"
-	"sallyport.dev/control/audit"
 	"sallyport.dev/control/journalkey"
 	"sallyport.dev/errs"
 )
@@ -52,7 +51,7 @@ type head struct {
 	counter     int64 // durable commits
 	generation  int64 // of the policy
 	quarantine  string
-	seq         int64          // of the last event
+	seq         int64          // of the last audit record
 	link        control.Digest // of the last batch
 	calls       int64          // the highest calls.seq
 }
@@ -77,10 +76,10 @@ type Store struct {
 	w           *conn      // the writer's
 	head        head
 	tx          tx
-	records     []audit.Record
 	room        *room
 	checkpoints *walCheckpointer
 	highwater   *highwater
+	index       *callIndex
 
 	last       atomic.Int64 // newest time that was given out, Unix milliseconds
 	view       atomic.Pointer[head]
@@ -279,13 +278,16 @@ VALUES (1, ?, ?, 0, 1, '', 0, '', NULL)`, control.Org, h.incarnation); err != ni
 	if _, err := s.w.row("SELECT head_seq, calls FROM meta", nil, &headSeq, &headCalls); err != nil {
 		return err
 	}
-	if _, err := s.w.row("SELECT coalesce(max(seq), 0) FROM events", nil, &h.seq); err != nil {
+	if _, err := s.w.row("SELECT coalesce(max(last), 0) FROM batches", nil, &h.seq); err != nil {
 		return err
 	}
 	if _, err := s.w.row("SELECT coalesce(max(seq), 0) FROM calls", nil, &h.calls); err != nil {
 		return err
 	}
 	h.seq, h.calls = max(h.seq, headSeq), max(h.calls, headCalls)
+	if s.index, err = loadIndex(s.w); err != nil {
+		return err
+	}
 	view := *h
 	s.view.Store(&view)
 	s.synced.Store(&Mark{h.incarnation, h.counter})
@@ -334,6 +336,7 @@ func (s *Store) committed(t *tx) {
 		view := s.head
 		s.view.Store(&view)
 	}
+	s.index.apply(t.moves)
 	s.publish(t)
 }
 

@@ -67,6 +67,7 @@ WHERE ? OR restored_at = 0 AND (until = 0 OR until > ?) ORDER BY seq`, []any{end
 // Impact counts what a switch would hit now.
 func (s *Store) Impact(ctx context.Context, kind control.SwitchKind, name string) (revocation.Impact, error) {
 	var out revocation.Impact
+	unfinished := s.index.unfinished()
 	hits := func(target revocation.Target) bool { return revocation.Matches(kind, name, target) }
 	err := s.read(ctx, func(c *conn) error {
 		out = revocation.Impact{}
@@ -79,11 +80,7 @@ func (s *Store) Impact(ctx context.Context, kind control.SwitchKind, name string
 		}); err != nil {
 			return err
 		}
-		open, err := c.manyCalls(selectCalls + "WHERE open = 2")
-		if err != nil {
-			return err
-		}
-		for _, one := range open {
+		for _, one := range unfinished {
 			if !hits(revocation.TargetOf(&one.Call)) {
 				continue
 			}
@@ -121,14 +118,11 @@ func (s *Store) Impact(ctx context.Context, kind control.SwitchKind, name string
 }
 
 // OpenIntents returns the attempts that are out and would be hit, oldest first.
-func (s *Store) OpenIntents(ctx context.Context, kind control.SwitchKind, name string) ([]revocation.OpenIntent, error) {
-	rows, err := s.manyBare(ctx, selectCalls+"WHERE open = 2 AND state IN ('dispatching', 'working') ORDER BY seq")
-	if err != nil {
-		return nil, err
-	}
+func (s *Store) OpenIntents(_ context.Context, kind control.SwitchKind, name string) ([]revocation.OpenIntent, error) {
 	var out []revocation.OpenIntent
-	for _, c := range rows {
-		if revocation.Matches(kind, name, revocation.TargetOf(&c.Call)) {
+	for _, c := range s.index.unfinished() {
+		isOut := c.State == journal.Dispatching || c.State == journal.Working
+		if isOut && revocation.Matches(kind, name, revocation.TargetOf(&c.Call)) {
 			out = append(out, revocation.OpenIntent{Call: c.ID, Intent: c.Intent, Run: c.Run})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport.dev/control/audit"
 	"sallyport.dev/errs"
 )
 
@@ -22,8 +23,9 @@ const (
 // maxBatch bounds one transaction, so that the first of a batch does not wait for hundreds.
 const maxBatch = 128
 
-// write is one operation: f runs in a transaction that it may share with others, under its own savepoint. When f returns an error nothing of
-// it stays. f may run more than once (after a full disk), so it sets its results anew each time and has no other effect.
+// write is one operation: f runs in a transaction that it may share with others. When f returns an error nothing of it stays. f may run more
+// than once (after a full disk, or after another write of its batch failed halfway), so it sets its results anew each time and has no other
+// effect.
 type write struct {
 	ctx   context.Context
 	class class
@@ -146,11 +148,14 @@ func (s *Store) runWriter() {
 func (s *Store) commit(batch []*write, riders []func(*tx) error) {
 	s.room.look(time.Now())
 	run := s.refuse(batch)
-	err := s.transact(run, riders)
+	err := s.transact(run, riders, false)
+	if errors.Is(err, errCareful) {
+		err = s.transact(run, riders, true)
+	}
 	if isFull(err) {
 		s.room.exhausted()
 		if run = s.refuse(run); len(run) > 0 {
-			err = s.transact(run, nil)
+			err = s.transact(run, nil, true)
 		}
 	}
 	if err != nil && len(run) > 0 {
@@ -185,13 +190,17 @@ func (s *Store) refusal(w *write) error {
 	return s.room.refusal(w.class)
 }
 
-// transact runs the writes in one transaction. A returned error means that none of them stands and none was answered.
-func (s *Store) transact(run []*write, riders []func(*tx) error) error {
+// errCareful asks for a batch again, with a savepoint for each write: one of them failed after it had changed something.
+var errCareful = errors.New("a write of the batch failed halfway")
+
+// transact runs the writes in one transaction. A returned error means that none of them stands and none was answered. Without careful no
+// savepoints are made: writes check before they change, so that almost none fails halfway.
+func (s *Store) transact(run []*write, riders []func(*tx) error, careful bool) error {
 	if len(run) == 0 && len(riders) == 0 {
 		return nil
 	}
 	t := &s.tx
-	t.begin(s)
+	t.begin(s, careful)
 	if _, err := s.w.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
@@ -270,21 +279,25 @@ type tx struct {
 	s       *Store
 	now     time.Time
 	head    head // as of this batch; becomes the store's with the commit
-	events  []event
-	wrote   bool // anything in this batch
-	opWrote bool // anything in this operation
+	events  []audit.Record
+	moves   []*callRow // rows that were written, for the index in memory
+	wrote   bool       // anything in this batch
+	opWrote bool       // anything in this operation
 	inOp    bool
+	careful bool // each operation has a savepoint
 }
 
-func (t *tx) begin(s *Store) {
-	*t = tx{conn: s.w, s: s, now: s.Now(), head: s.head, events: t.events[:0]}
+func (t *tx) begin(s *Store, careful bool) {
+	*t = tx{conn: s.w, s: s, careful: careful, now: s.Now(), head: s.head, events: t.events[:0], moves: t.moves[:0]}
 }
 
 // exec is a change; the first one of an operation opens its savepoint.
 func (t *tx) exec(sql string, args ...any) (int64, error) {
 	if t.inOp && !t.opWrote {
-		if _, err := t.conn.exec("SAVEPOINT operation"); err != nil {
-			return 0, &broken{err}
+		if t.careful {
+			if _, err := t.conn.exec("SAVEPOINT operation"); err != nil {
+				return 0, &broken{err}
+			}
 		}
 		t.opWrote, t.wrote = true, true
 	}
@@ -310,30 +323,29 @@ type broken struct{ err error }
 func (b *broken) Error() string { return b.err.Error() }
 func (b *broken) Unwrap() error { return b.err }
 
-// operation runs f under its savepoint. opErr is f's own refusal, after which nothing of f stays; err means that the transaction is lost.
+// operation runs f. opErr is f's own refusal, after which nothing of f stays; err means that the transaction is lost.
 func (t *tx) operation(f func(*tx) error) (opErr, err error) {
-	mark, head := len(t.events), t.head
+	events, moves, head := len(t.events), len(t.moves), t.head
 	t.inOp, t.opWrote = true, false
 	opErr = t.guarded(f)
 	t.inOp = false
 	if opErr == nil {
-		if t.opWrote {
-			if _, err := t.conn.exec("RELEASE operation"); err != nil {
+		if t.opWrote && t.careful {
+			_, err = t.conn.exec("RELEASE operation")
+		}
+		return nil, err
+	}
+	t.events, t.moves, t.head = t.events[:events], t.moves[:moves], head
+	switch {
+	case isFull(opErr) || isIO(opErr):
+		return nil, opErr // the whole transaction is gone with it
+	case t.opWrote && !t.careful:
+		return nil, errCareful
+	case t.opWrote:
+		for _, sql := range []string{"ROLLBACK TO operation", "RELEASE operation"} {
+			if _, err := t.conn.exec(sql); err != nil {
 				return nil, err
 			}
-		}
-		return nil, nil
-	}
-	t.events, t.head = t.events[:mark], head
-	if isFull(opErr) || isIO(opErr) {
-		return nil, opErr // the whole batch is gone with it
-	}
-	if t.opWrote {
-		if _, err := t.conn.exec("ROLLBACK TO operation"); err != nil {
-			return nil, err
-		}
-		if _, err := t.conn.exec("RELEASE operation"); err != nil {
-			return nil, err
 		}
 	}
 	var b *broken

@@ -9,7 +9,7 @@ CREATE TABLE meta (
   counter     INTEGER NOT NULL, -- durable commits of this incarnation and those before it
   generation  INTEGER NOT NULL, -- of the policy
   quarantine  TEXT NOT NULL,    -- why, or ''
-  head_seq    INTEGER NOT NULL, -- the last event that retention removed, its run and link
+  head_seq    INTEGER NOT NULL, -- the last record that retention removed, its run and link
   head_run    TEXT NOT NULL,
   head_link   BLOB,
   calls       INTEGER NOT NULL DEFAULT 0 -- the highest calls.seq that retention removed
@@ -33,28 +33,19 @@ CREATE TABLE runs (
   started INTEGER NOT NULL
 ) STRICT;
 
--- Transition rows: the audit records. link is set on the last row of each committed batch.
-CREATE TABLE events (
-  seq     INTEGER PRIMARY KEY,
+-- The audit records: one row for each committed batch, its transitions in order and the link that closes it.
+CREATE TABLE batches (
+  first   INTEGER PRIMARY KEY, -- number of its first record
+  last    INTEGER NOT NULL,
   org     TEXT NOT NULL,
   run     INTEGER NOT NULL REFERENCES runs (no),
   at      INTEGER NOT NULL,
-  kind    TEXT NOT NULL,
-  subject TEXT NOT NULL,
-  attempt INTEGER NOT NULL,
-  source  TEXT NOT NULL,
-  event   TEXT NOT NULL,
-  target  TEXT NOT NULL,
-  actor   TEXT NOT NULL,
-  detail  TEXT NOT NULL,
-  call    INTEGER, -- calls.seq of a call's row
-  link    BLOB
+  records TEXT NOT NULL, -- JSON
+  link    BLOB NOT NULL
 ) STRICT;
-CREATE INDEX events_call ON events (call) WHERE call IS NOT NULL;
-CREATE INDEX events_subject ON events (kind, subject) WHERE call IS NULL;
 
 CREATE TABLE checkpoints (
-  seq    INTEGER PRIMARY KEY, -- events.seq
+  seq    INTEGER PRIMARY KEY, -- batches.last
   org    TEXT NOT NULL,
   digest BLOB NOT NULL UNIQUE,
   signed BLOB NOT NULL,
@@ -106,7 +97,6 @@ CREATE TABLE calls (
   account        TEXT NOT NULL,
   binding        BLOB,
   intent         TEXT NOT NULL,
-  intent_key     INTEGER, -- 60 bits of intent: a narrow index
   worker         TEXT NOT NULL,
   run            TEXT NOT NULL,
   started_at     INTEGER NOT NULL,
@@ -128,14 +118,14 @@ CREATE TABLE calls (
   retried_by     TEXT NOT NULL,
   resolved_by    TEXT NOT NULL,
   note           TEXT NOT NULL,
+  records        BLOB NOT NULL, -- the numbers of its audit records, as varints of their differences
   -- 2: somebody must drive it; 1: a person or the model has not seen its end; NULL: over
   open INTEGER AS (CASE
     WHEN state IN ('admitted', 'asking', 'approved', 'dispatching', 'retrying', 'input_wanted', 'working') THEN 2
     WHEN state = 'uncertain' OR delivery <> 'acknowledged' THEN 1 END) VIRTUAL
 ) STRICT;
-CREATE INDEX calls_open ON calls (open, session) WHERE open IS NOT NULL;
-CREATE INDEX calls_session ON calls (session);
-CREATE INDEX calls_intent ON calls (intent_key) WHERE intent_key IS NOT NULL;
+-- Every step of a call stays within one leaf: NULL sorts before 1 and 2.
+CREATE INDEX calls_session ON calls (session, open);
 CREATE INDEX calls_twin ON calls (twin) WHERE twin IS NOT NULL;
 CREATE INDEX calls_uncertain ON calls (owner, connection, tool) WHERE state = 'uncertain';
 
@@ -195,7 +185,8 @@ CREATE TABLE questions (
   closed_at  INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX questions_call ON questions (call);
-CREATE INDEX questions_open ON questions (session) WHERE state = 'open';
+CREATE INDEX questions_session ON questions (session);
+CREATE INDEX questions_open ON questions (opened_at) WHERE state = 'open';
 
 -- Sessions of one profile share their frozen binding.
 CREATE TABLE bindings (
