@@ -159,7 +159,10 @@ func (h *Host) look(w hostside.Wake, buffer []byte) {
 	if err != nil || full || junk > 0 {
 		h.broke("listing: %d entries that are no records, full %v, %v", junk, full, err)
 	}
-	h.watch.After(useful, junk, h.ledger.Flying() > 0)
+	h.mu.Lock()
+	active := h.ledger.Flying() > 0
+	h.mu.Unlock()
+	h.watch.After(useful, junk, active)
 }
 
 func kindName(kind relay.Kind) string {

@@ -1,6 +1,10 @@
 package shim
 
-import "sallyport.dev/relay/strictjson"
+import (
+	"bytes"
+
+	"sallyport.dev/relay/strictjson"
+)
 
 // maxID bounds an id, which is kept while its request is open and comes back in every message about it.
 const maxID = 1 << 10
@@ -29,10 +33,11 @@ func findID(line []byte) []byte {
 
 // found returns the id as it stands in the text, nil where there was none, or more than one.
 func (f *idFinder) found() []byte {
-	if f.times != 1 || f.array || len(f.value) > maxID || !isID(f.value) || strictjson.Check(f.value) != nil {
+	id := bytes.TrimRight(f.value, " \t\r\n")
+	if f.times != 1 || f.array || len(f.value) > maxID || !isID(id) || strictjson.Check(id) != nil {
 		return nil
 	}
-	return f.value
+	return id
 }
 
 // isID reports whether raw, a JSON value, is a string or a number.
@@ -80,7 +85,8 @@ func (f *idFinder) member(c byte) {
 			f.times++
 		}
 	case f.inValue:
-		if f.matched == len(idName) && (f.inString || !space && c != '}') && len(f.value) <= maxID {
+		leading := space && len(f.value) == 0
+		if f.matched == len(idName) && (f.inString || !leading && c != '}') && len(f.value) <= maxID {
 			f.value = append(f.value, c)
 		}
 	case space && !f.inString:

@@ -15,7 +15,7 @@ import (
 //
 //	> LINE               the harness sends a line
 //	< LINE               the server's next line is exactly this one
-//	call TOOL ARGUMENTS  the host's next call is of this tool, with exactly these argument bytes; then `with NAME=VALUE …` for its other members
+//	call TOOL ARGUMENTS  the host gets a call of this tool, with exactly these argument bytes; then `with NAME=VALUE …` for its other members
 //	progress N P [TOTAL [MESSAGE]]
 //	answer FILE          the host answers the oldest open call with a file of the archive
 //	ack                  the host's next note is that the last answer arrived whole
@@ -46,7 +46,7 @@ type transcript struct {
 	words    *strings.Replacer
 	host     *fakehost.Host
 	pipe     *pipe
-	calls    int // taken by `call`
+	calls    map[string]bool // taken by `call`
 	open     []fakehost.Call
 	answered string
 	acks     int
@@ -54,7 +54,7 @@ type transcript struct {
 }
 
 func newTranscript(t *testing.T, archive *txtar.Archive) *transcript {
-	tr := &transcript{T: t, files: make(map[string]string)}
+	tr := &transcript{T: t, files: make(map[string]string), calls: make(map[string]bool)}
 	for _, f := range archive.Files {
 		tr.files[f.Name] = strings.TrimSuffix(string(f.Data), "\n")
 	}
@@ -114,21 +114,27 @@ func (tr *transcript) play(script string) {
 		tr.Fatalf("left unread:\n%s", rest)
 	}
 	s := tr.host.Seen()
-	if len(s.Calls) != tr.calls || len(s.Acks) != tr.acks || len(s.Cancels) != tr.cancels {
-		tr.Fatalf("the host saw %d calls, %d acks, %d cancels; the transcript has %d, %d, %d", len(s.Calls), len(s.Acks), len(s.Cancels), tr.calls, tr.acks, tr.cancels)
+	if len(s.Calls) != len(tr.calls) || len(s.Acks) != tr.acks || len(s.Cancels) != tr.cancels {
+		tr.Fatalf("the host saw %d calls, %d acks, %d cancels; the transcript has %d, %d, %d", len(s.Calls), len(s.Acks), len(s.Cancels), len(tr.calls), tr.acks, tr.cancels)
 	}
 }
 
 func (tr *transcript) call(at, want string) {
-	s := seen(tr.T, tr.host, func(s fakehost.Seen) bool { return len(s.Calls) > tr.calls })
-	c := s.Calls[tr.calls]
-	tr.calls++
-	tr.open = append(tr.open, c)
 	want, with, _ := strings.Cut(want, " with ")
 	tool, arguments, _ := strings.Cut(want, " ")
-	if c.Tool != tool || string(c.Arguments) != arguments {
-		tr.Fatalf("%sthe host was called\n  %s %s\nnot\n  %s %s", at, c.Tool, c.Arguments, tool, arguments)
-	}
+	// A host lists in no order: two calls of one moment are taken as they are named.
+	var c fakehost.Call
+	seen(tr.T, tr.host, func(s fakehost.Seen) bool {
+		for _, have := range s.Calls {
+			if !tr.calls[have.ID] && have.Tool == tool && string(have.Arguments) == arguments {
+				c = have
+				return true
+			}
+		}
+		return false
+	})
+	tr.calls[c.ID] = true
+	tr.open = append(tr.open, c)
 	have := map[string]string{
 		"harness_call": c.HarnessCall, "trace": c.Trace,
 		"progress": strconv.FormatBool(c.Progress), "timeout_ms": strconv.FormatInt(c.TimeoutMS, 10),
