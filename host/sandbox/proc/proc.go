@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,55 +122,64 @@ func Below(pid, ancestor, steps int) bool {
 	return false
 }
 
-// Handle is a descriptor of one process: signals through it reach that process or nobody.
+// Handle is a descriptor of one process: signals through it reach that process or nobody. Its methods may be called concurrently, but for
+// Close.
 type Handle struct {
-	ID ID
-	fd int
+	ID   ID
+	file *os.File
+	raw  syscall.RawConn
 }
 
 // Open returns a handle on a process and its identity, read after the handle was taken.
 func Open(pid int) (*Handle, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("pidfd_open", err)
 	}
-	s, err := Read(pid)
+	h := &Handle{file: os.NewFile(uintptr(fd), "pidfd")} // not blocking: waiting costs a goroutine, no thread
+	if h.raw, err = h.file.SyscallConn(); err == nil {
+		var s Stat
+		s, err = Read(pid)
+		h.ID = s.ID
+	}
 	if err != nil {
-		_ = unix.Close(fd)
+		h.Close()
 		return nil, err
 	}
-	return &Handle{ID: s.ID, fd: fd}, nil
+	return h, nil
 }
 
 // Signal sends a signal. It returns [os.ErrProcessDone] once the process ended.
 func (h *Handle) Signal(s unix.Signal) error {
-	err := unix.PidfdSendSignal(h.fd, s, nil, 0)
-	if errors.Is(err, unix.ESRCH) {
+	var sent error
+	if err := h.raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), s, nil, 0) }); err != nil {
 		return os.ErrProcessDone
 	}
-	return os.NewSyscallError("pidfd_send_signal", err)
+	if errors.Is(sent, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return os.NewSyscallError("pidfd_send_signal", sent)
 }
 
 // Wait returns nil once the process ended, or ctx's error. For the first process of a pid namespace that means that none is left in it: the
-// kernel ends and reaps all others first (pid_namespaces(7)).
+// kernel ends and reaps all others first (pid_namespaces(7)). One goroutine at a time may wait.
 func (h *Handle) Wait(ctx context.Context) error {
-	for {
-		fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, 20)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("poll", err)
-		}
-		if n > 0 && fds[0].Revents&unix.POLLIN != 0 {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	_ = h.file.SetReadDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = h.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err := h.raw.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		return err == nil && n > 0
+	})
+	if ctx.Err() != nil && err != nil {
+		return ctx.Err()
 	}
+	return err
 }
 
 // Close lets go of the handle.
-func (h *Handle) Close() { _ = unix.Close(h.fd) }
+func (h *Handle) Close() { _ = h.file.Close() }
 
 // Find returns the processes for which match is true, as far as this user may see them.
 func Find(match func(pid int) bool) []int {

@@ -1,0 +1,127 @@
+package gate
+
+import (
+	"bufio"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+
+	"sallyport.dev/errs"
+	"sallyport.dev/host/sandbox/proc"
+)
+
+// Version is the version of the protocol between a supervisor and its host. A supervisor outlives its host's upgrade, so the one before is
+// served too.
+const Version = 1
+
+// maxMessage bounds one line.
+const maxMessage = 64 << 10
+
+// message kinds: the host speaks first.
+//
+//	host        challenge
+//	supervisor  proof
+//	host        refused, and closes; or open (at once for a sandbox whose gate is open already)
+//	host        stop
+//	supervisor  ended, and closes
+type envelope struct {
+	V         int         `json:"v"`
+	Challenge []byte      `json:"challenge,omitzero"`
+	Statement []byte      `json:"statement,omitzero"`
+	Signature []byte      `json:"signature,omitzero"`
+	Open      bool        `json:"open,omitzero"`
+	Refused   *Refusal    `json:"refused,omitzero"`
+	Stop      *StopReason `json:"stop,omitzero"`
+	Ended     *Ended      `json:"ended,omitzero"`
+}
+
+// Refusal is why a gate stays shut.
+type Refusal struct {
+	Code    errs.Code `json:"code"`
+	Reason  Reason    `json:"reason"`
+	Message string    `json:"message"`
+}
+
+// StopReason asks a supervisor to end its sandbox.
+type StopReason struct {
+	Message string        `json:"message"` // what a person at its terminal reads
+	Grace   time.Duration `json:"grace,format:nano"`
+	Park    bool          `json:"park"`
+}
+
+// Ended is what a supervisor says last.
+type Ended struct {
+	Ran     bool     `json:"ran"` // the agent was started
+	Code    int      `json:"code"`
+	Absent  bool     `json:"absent"`  // no process of the sandbox is left, proven
+	Remarks []string `json:"remarks"` // what a person should look at
+}
+
+// conn speaks the protocol. Writing may happen beside reading.
+type conn struct {
+	net.Conn
+	r  *bufio.Reader
+	mu sync.Mutex
+}
+
+func newConn(c net.Conn) *conn { return &conn{Conn: c, r: bufio.NewReaderSize(c, maxMessage)} }
+
+func (c *conn) send(e envelope) error {
+	e.V = Version
+	line, err := json.Marshal(e)
+	if err != nil {
+		return errs.Wrap(errs.Internal, "a message cannot be written", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	_, err = c.Write(append(line, '\n'))
+	return err
+}
+
+// receive reads one message: strict, and bounded.
+func (c *conn) receive() (envelope, error) {
+	var e envelope
+	line, err := c.r.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		return e, errs.New(errs.Oversize, "a message is too long")
+	}
+	if err != nil {
+		return e, err
+	}
+	if err := json.Unmarshal(line, &e, json.RejectUnknownMembers(true)); err != nil {
+		return e, errs.Wrap(errs.Invalid, "a message cannot be read", err)
+	}
+	if e.V != Version {
+		return e, errs.Newf(errs.TooOld, "the other side speaks version %d; restart the sandbox", e.V)
+	}
+	return e, nil
+}
+
+// Peer returns the process at the other end of a Unix socket, as the kernel recorded it when the connection was made.
+func Peer(c net.Conn) (proc.ID, int, error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return proc.ID{}, 0, errs.New(errs.Internal, "not a Unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return proc.ID{}, 0, err
+	}
+	var cred *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return proc.ID{}, 0, err
+	}
+	if failed != nil {
+		return proc.ID{}, 0, failed
+	}
+	s, err := proc.Read(int(cred.Pid))
+	if err != nil {
+		return proc.ID{}, 0, err
+	}
+	return s.ID, int(cred.Uid), nil
+}
