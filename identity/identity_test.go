@@ -83,10 +83,20 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, n := range []Name{
-		{"", Host, "", "a"}, {"Example.org", Host, "", "a"}, {"example.org/x", Host, "", "a"}, {"example.org", "guest", "", "a"},
-		{"example.org", Host, "", ""}, {"example.org", Host, "", "A"}, {"example.org", Host, "", ".."}, {"example.org", Host, "", "a/b"},
-		{"example.org", Host, "", "-a"}, {"example.org", Host, "", "a-"}, {"example.org", Host, "", strings.Repeat("a", 64)},
-		{"example.org", Host, "pool", "a"}, {"example.org", Worker, "", "a"}, {"example.org", Worker, "../x", "a"},
+		{"", Host, "", "a"},
+		{"Example.org", Host, "", "a"},
+		{"example.org/x", Host, "", "a"},
+		{"example.org", "guest", "", "a"},
+		{"example.org", Host, "", ""},
+		{"example.org", Host, "", "A"},
+		{"example.org", Host, "", ".."},
+		{"example.org", Host, "", "a/b"},
+		{"example.org", Host, "", "-a"},
+		{"example.org", Host, "", "a-"},
+		{"example.org", Host, "", strings.Repeat("a", 64)},
+		{"example.org", Host, "pool", "a"},
+		{"example.org", Worker, "", "a"},
+		{"example.org", Worker, "../x", "a"},
 	} {
 		if id, err := n.ID(); !errs.Is(err, errs.Invalid) {
 			t.Errorf("%+v: %v %v", n, id, err)

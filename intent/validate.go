@@ -163,9 +163,22 @@ type text struct{ name, value string }
 
 func (in *Intent) texts() []text {
 	ts := []text{
-		{"org", in.Org}, {"connection", in.Connection}, {"pool", in.Pool}, {"origin", in.Origin}, {"path", in.Path},
-		{"auth_header", in.AuthHeader}, {"subject", in.Subject}, {"account", in.Account}, {"protocol", in.Protocol}, {"tool", in.Tool},
-		{"authority", in.Authority}, {"owner", in.Owner}, {"trace", in.Trace}, {"audience", in.Audience}, {"call", in.Call}, {"session", in.Session},
+		{"org", in.Org},
+		{"connection", in.Connection},
+		{"pool", in.Pool},
+		{"origin", in.Origin},
+		{"path", in.Path},
+		{"auth_header", in.AuthHeader},
+		{"subject", in.Subject},
+		{"account", in.Account},
+		{"protocol", in.Protocol},
+		{"tool", in.Tool},
+		{"authority", in.Authority},
+		{"owner", in.Owner},
+		{"trace", in.Trace},
+		{"audience", in.Audience},
+		{"call", in.Call},
+		{"session", in.Session},
 	}
 	for _, s := range in.Scopes {
 		ts = append(ts, text{"scopes", s})

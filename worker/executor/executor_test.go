@@ -281,12 +281,14 @@ func TestCredentials(t *testing.T) {
 				other := *in
 				other.Connection = "another"
 				return r.sealed(&other, canary)
-			}, []string{"outcome not_sent credential"},
+			},
+			[]string{"outcome not_sent credential"},
 		},
 		"none": {func(in *intent.Intent) { in.AuthType = intent.AuthBearer }, func(*rig, *intent.Intent) []byte { return nil }, []string{"outcome not_sent credential"}},
 		"with a line feed": {
 			func(in *intent.Intent) { in.AuthType = intent.AuthBearer },
-			func(r *rig, in *intent.Intent) []byte { return r.sealed(in, canary+"\nX-Evil: 1") }, []string{"outcome not_sent credential"},
+			func(r *rig, in *intent.Intent) []byte { return r.sealed(in, canary+"\nX-Evil: 1") },
+			[]string{"outcome not_sent credential"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,11 @@
+//go:build !amd64
+
+package main
+
+import (
+	"os"
+	"syscall"
+)
+
+// compat has no 32-bit door here.
+func compat(string, *os.File) error { return syscall.EPERM }
