@@ -44,6 +44,7 @@ func ServerOptions() []grpc.ServerOption {
 // handshaken are the credentials of connections whose handshake [Listen] finished: gRPC learns the TLS state and does nothing more.
 type handshaken struct{}
 
+// ServerHandshake implements credentials.TransportCredentials.
 func (handshaken) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	t, ok := conn.(*tls.Conn)
 	if !ok || !t.ConnectionState().HandshakeComplete {
@@ -55,15 +56,21 @@ func (handshaken) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	}, nil
 }
 
+// ClientHandshake implements credentials.TransportCredentials: these credentials only serve.
 func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errNoTLS
 }
 
+// Info implements credentials.TransportCredentials.
 func (handshaken) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
+
+// Clone implements credentials.TransportCredentials.
 func (c handshaken) Clone() credentials.TransportCredentials { return c }
-func (handshaken) OverrideServerName(string) error           { return nil }
+
+// OverrideServerName implements credentials.TransportCredentials: names of hosts mean nothing here.
+func (handshaken) OverrideServerName(string) error { return nil }
 
 // Dial makes a client of the control node control at address ("host:port" or "unix:PATH"). It connects when it is first used, and uses no proxy of
 // the environment. Errors: [errs.Invalid].

@@ -112,7 +112,7 @@ func (l *Listener) handshake(ctx context.Context, conn *tls.Conn) {
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
 		l.log.Info("handshake refused", "remote", conn.RemoteAddr().String(), "err", err)
-		conn.Close()
+		_ = conn.Close()
 		return
 	}
 	to := l.Joins.(*queue)
@@ -120,7 +120,7 @@ func (l *Listener) handshake(ctx context.Context, conn *tls.Conn) {
 		to = l.Links.(*queue)
 	}
 	if !to.put(ctx, conn) {
-		conn.Close()
+		_ = conn.Close()
 	}
 }
 
@@ -146,6 +146,7 @@ func (q *queue) put(ctx context.Context, c net.Conn) bool {
 	return false
 }
 
+// Accept implements net.Listener.
 func (q *queue) Accept() (net.Conn, error) {
 	select {
 	case c := <-q.conns:
@@ -155,11 +156,13 @@ func (q *queue) Accept() (net.Conn, error) {
 	}
 }
 
+// Close implements net.Listener.
 func (q *queue) Close() error {
 	q.once.Do(func() { close(q.end) })
 	return nil
 }
 
+// Addr implements net.Listener.
 func (q *queue) Addr() net.Addr { return q.addr }
 
 // errNoTLS is what a connection gets that did not come through [Listen].

@@ -41,7 +41,7 @@ func Open(path string) (*Dir, error) {
 		err = check(path, info, 0o700)
 	}
 	if err != nil {
-		root.Close()
+		_ = root.Close()
 		return nil, err
 	}
 	return d, nil

@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -48,7 +49,7 @@ func found(what string, err error) Finding {
 func tryWrite() error {
 	fd, err := unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 	}
 	return err
 }
@@ -67,7 +68,7 @@ func tryListen() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	return unix.Listen(fd, 1)
 }
 
@@ -88,7 +89,7 @@ func tryMap() error {
 func trySocket(family, kind int) error {
 	fd, err := unix.Socket(family, kind, 0)
 	if err == nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 	}
 	return err
 }
@@ -106,7 +107,7 @@ func tryUnix() Finding {
 	if err != nil {
 		return Finding{What: f.What, Denied: true}
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: "/sallyport-no-such-socket"})
 	f.Denied = errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 	return f
@@ -115,7 +116,7 @@ func tryUnix() Finding {
 func tryRead() error {
 	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 	}
 	return err
 }
@@ -130,7 +131,7 @@ func tryPort(ports []uint16) error {
 	for known[port] {
 		port++
 	}
-	c, err := net.Dial("tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port).String())
+	c, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port).String())
 	if err == nil {
 		c.Close()
 		return errors.New("port " + strconv.Itoa(int(port)) + " answered")

@@ -59,7 +59,11 @@ type expiries []expiry
 func (e expiries) Len() int           { return len(e) }
 func (e expiries) Less(i, j int) bool { return e[i].until.Before(e[j].until) }
 func (e expiries) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *expiries) Push(x any)        { *e = append(*e, x.(expiry)) }
+
+// Push implements heap.Interface.
+func (e *expiries) Push(x any) { *e = append(*e, x.(expiry)) }
+
+// Pop implements heap.Interface.
 func (e *expiries) Pop() any {
 	old := *e
 	x := old[len(old)-1]

@@ -32,6 +32,7 @@ func NewUpstream(c *upstream.Client) Upstream { return realUpstream{c} }
 
 type realUpstream struct{ *upstream.Client }
 
+// Prepare implements [Upstream].
 func (r realUpstream) Prepare(ctx context.Context, t *upstream.Target, call *upstream.Call, hooks upstream.Hooks) (Prepared, error) {
 	p, err := r.Client.Prepare(ctx, t, call, hooks)
 	if err != nil {
@@ -40,6 +41,7 @@ func (r realUpstream) Prepare(ctx context.Context, t *upstream.Target, call *ups
 	return p, nil
 }
 
+// PrepareCallback implements [Upstream].
 func (r realUpstream) PrepareCallback(ctx context.Context, t *upstream.Target, call *upstream.Callback, hooks upstream.Hooks) (Prepared, error) {
 	p, err := r.Client.PrepareCallback(ctx, t, call, hooks)
 	if err != nil {

@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer cc.Close()
+	defer func() { _ = cc.Close() }()
 	client := sallyportv1.NewWorkerClient(cc)
 	backoff := firstBackoff
 	for {
@@ -266,15 +266,13 @@ func (c *connection) join(job *sallyportv1.IntentJob) error {
 	if len(job.GetArguments()) > 0 || len(c.chunks.open) == 0 {
 		return nil
 	}
-	in, err := intent.Parse(job.GetIntent())
-	if err != nil {
-		return nil // the executor refuses it, and says why
+	// An intent that does not parse names no digest; the executor refuses it, and says why.
+	in, _ := intent.Parse(job.GetIntent())
+	key, err := hex.DecodeString(in.Arguments)
+	if err != nil || len(key) != sha256.Size {
+		return err
 	}
-	var key [sha256.Size]byte
-	if _, err := hex.Decode(key[:], []byte(in.Arguments)); err != nil {
-		return nil
-	}
-	job.Arguments, err = c.chunks.take(key)
+	job.Arguments, err = c.chunks.take([sha256.Size]byte(key))
 	return err
 }
 
