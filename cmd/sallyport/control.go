@@ -8,10 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
+	"sallyport.dev/cmd/sallyport/up"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/server"
 	"sallyport.dev/control/sqlstore"
@@ -26,11 +26,11 @@ import (
 const localName = "local"
 
 type controlCmd struct {
-	Listen  string `help:"Where hosts and workers of other machines dial: ADDR:PORT. Default: this machine only." placeholder:"ADDR"`
-	Name    string `help:"This control node's name." default:"local"`
-	Domain  string `help:"The trust domain." default:"${domain}"`
-	Metrics string `help:"Serve Prometheus metrics on this loopback address." placeholder:"ADDR"`
-	Local   bool   `help:"Give this machine's own worker and host their identities." hidden:""`
+	Listen  string             `help:"Where hosts and workers of other machines dial: ADDR:PORT. Default: this machine only." placeholder:"ADDR"`
+	Name    string             `help:"This control node's name." default:"local"`
+	Domain  string             `help:"The trust domain." default:"${domain}"`
+	Metrics string             `help:"Serve Prometheus metrics on this loopback address." placeholder:"ADDR"`
+	Local   bool               `help:"Give this machine's own worker and host their identities." hidden:""`
 	Log     telemetry.LogFlags `embed:"" prefix:"log-"`
 }
 
@@ -80,13 +80,15 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 		Build: buildName(), Node: c.Name, Source: source, CA: keys.ca, Root: keys.root, Key: keys.node, Address: address,
 		Durable: health.Durable, Fsync: health.Fsync, Log: log,
 	}, server.StoresOf(store))
-	pipeline, err := call.New(call.Config{
-		Store: store, Workers: srv.Workers(), Hosts: srv.Hosts(), Signer: srv.Signer(), Run: store.Run(), Log: log, Events: srv.CallEvents(),
+	pipeline := call.New(call.Config{
+		Run: store.Run(), Store: store, Sessions: store, Credentials: store, Workers: srv.Workers(), Signer: srv.Signer(), Hosts: srv.Hosts(),
+		Log: log, Observe: srv.Observe,
 	})
-	if err != nil {
+	srv.Attach(pipeline)
+	if err := pipeline.Start(ctx); err != nil {
 		return err
 	}
-	srv.Attach(pipeline)
+	defer pipeline.Stop()
 	if c.Local {
 		if err := localIdentities(ctx, srv, keys, state, linkSocket, c.Name); err != nil {
 			return err
@@ -156,7 +158,6 @@ func (c *controlCmd) serve(ctx context.Context, g *Globals, srv *server.Server, 
 	defer stop()
 	var wg sync.WaitGroup
 	errc := make(chan error, 4)
-	wg.Go(func() { errc <- pipeline.Run(serving) })
 	wg.Go(func() { errc <- srv.ServeLinks(serving, listeners...) })
 	wg.Go(func() { errc <- srv.ServePeople(ctx, people) })
 	wg.Go(func() { errc <- c.renew(serving, source, keys) })
@@ -185,7 +186,11 @@ func (c *controlCmd) serve(ctx context.Context, g *Globals, srv *server.Server, 
 		}
 	}
 	if ctx.Err() != nil {
-		pipeline.Drain(10 * time.Second)
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), up.Drain)
+		if n := pipeline.Drain(drain); n > 0 {
+			log.Warn("calls that were sent have no answer yet", "calls", n)
+		}
+		cancel()
 		err = nil
 	}
 	stop()
@@ -232,5 +237,3 @@ func listenUnix(path string) (net.Listener, error) {
 	}
 	return l, nil
 }
-
-func isUnix(address string) (string, bool) { return strings.CutPrefix(address, "unix:") }

@@ -156,7 +156,7 @@ func hitWords(i revocation.Impact) []string {
 		what string
 	}{
 		{i.Sessions, "sessions"}, {i.Calls, "unfinished calls"}, {i.Questions, "open questions"}, {i.InFlight, "calls already sent (their answers are awaited)"},
-		{i.Grants, "given grants"}, {i.Credential, "credentials"},
+		{i.Grants, "given grants"}, {i.Credentials, "credentials"},
 	} {
 		if h.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", h.n, h.what))

@@ -176,8 +176,10 @@ func (o *operatorService) Resolve(ctx context.Context, r *sallyportv1.ResolveReq
 	if r.GetNote() == "" {
 		return nil, errs.New(errs.Invalid, "say with --note what was found: it stays in the journal")
 	}
+	who := whoOf(ctx)
 	retry, err := o.s.pipeline.Resolve(ctx, call.ResolveRequest{
-		Call: c.ID, Actor: whoOf(ctx).Actor, Verdict: verdict, Note: r.GetNote(), Override: r.GetOverrideUnattested(),
+		Call: c.ID, Verdict: verdict, By: who.Person, Groups: who.Groups, Local: who.Local, Admin: who.Administrator, Note: r.GetNote(),
+		Override: r.GetOverrideUnattested(),
 	})
 	if err != nil {
 		return nil, err

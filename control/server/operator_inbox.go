@@ -159,3 +159,17 @@ func (o *operatorService) Decide(ctx context.Context, r *sallyportv1.DecideReque
 	o.s.events.publish(Event{Kind: "question", ID: id, State: string(decided.Question.State), Session: decided.Question.Session, Call: decided.Call})
 	return &sallyportv1.DecideResponse{Approval: approvalRow(decided.Question, nil), Grant: decided.Grant}, nil
 }
+
+// toolOf is the reviewed tool of a call, as its session is bound to it.
+func (o *operatorService) toolOf(ctx context.Context, c *control.Call) (control.Tool, error) {
+	in, err := o.s.stores.Sessions.Session(ctx, c.Session)
+	if err != nil {
+		return control.Tool{}, err
+	}
+	for _, t := range in.Tools {
+		if t.Name == c.Name {
+			return t.Tool, nil
+		}
+	}
+	return control.Tool{}, errs.New(errs.NotFound, "the session has no such tool any more")
+}

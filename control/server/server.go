@@ -52,6 +52,7 @@ type Stores struct {
 	Revocations revocation.Store
 	Connections connection.Store
 	Machines    machine.Store
+	Audit       Exporter
 }
 
 // Config is what a control node is.

@@ -205,7 +205,7 @@ func (w *workers) Dead(worker, run string) bool {
 
 // Sign implements [call.Signer]: a MAC under the Link's own key for a read's call, the node's signature for everything else.
 func (w *workers) Sign(run string, in *intent.Intent) (encoded, signature []byte, keyID string, err error) {
-	encoded, err = intent.Encode(in)
+	encoded, err = intent.Encode(*in)
 	if err != nil {
 		return nil, nil, "", err
 	}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/cmd/sallyport/up"
+	"sallyport.dev/errs"
+	"sallyport.dev/telemetry"
+)
+
+type upCmd struct {
+	Listen string             `help:"Where hosts and workers of other machines dial: ADDR:PORT. Default: this machine only." placeholder:"ADDR"`
+	Domain string             `help:"The trust domain." default:"${domain}"`
+	Log    telemetry.LogFlags `embed:"" prefix:"log-"`
+}
+
+// Run runs the three parts of one machine, each as its own process.
+func (c *upCmd) Run(ctx context.Context, g *Globals) error {
+	state, err := g.stateDir()
+	if err != nil {
+		return err
+	}
+	if err := makeState(state); err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return errs.Wrap(errs.Internal, "this program cannot be found", err)
+	}
+	common := append([]string{"--state", state}, c.Log.Args()...)
+	arguments := func(part string, more ...string) []string {
+		return append(append([]string{part}, common...), more...)
+	}
+	controlArgs := []string{"--local", "--domain", c.Domain}
+	if c.Listen != "" {
+		controlArgs = append(controlArgs, "--listen", c.Listen)
+	}
+	// Sockets follow the state directory when it was named, so the parts and the commands that are typed later find the same ones.
+	if g.State == "" {
+		common = c.Log.Args()
+	}
+	hostSocket, err := g.socket("host.sock")
+	if err != nil {
+		return err
+	}
+	s := &up.Supervisor{
+		Exe: exe, Env: os.Environ(), Stderr: g.err, Log: c.Log.Logger(g.err).With("part", "up"),
+		Parts: []up.Part{
+			{Name: "control", Args: arguments("control", controlArgs...), Ready: g.controlServes},
+			{Name: "worker", Args: arguments("worker"), Ready: g.linked("worker")},
+			{Name: "host", Args: arguments("host"), Ready: func(ctx context.Context) error {
+				if _, err := os.Stat(hostSocket); err != nil {
+					return err
+				}
+				return g.linked("host")(ctx)
+			}},
+		},
+		Started: func() {
+			g.note("Sallyport is up (%s). Ctrl-C ends it.", filepath.Dir(hostSocket))
+		},
+	}
+	return s.Run(ctx)
+}
+
+// controlServes asks control whether it is there.
+func (g *Globals) controlServes(ctx context.Context) error {
+	own := *g
+	own.Server = ""
+	api, err := own.client()
+	if err != nil {
+		return err
+	}
+	_, err = answer(api.Status(ctx, &sallyportv1.StatusRequest{}))
+	return err
+}
+
+// linked asks control whether a machine of this role, of this installation, is up.
+func (g *Globals) linked(role string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		own := *g
+		own.Server = ""
+		api, err := own.client()
+		if err != nil {
+			return err
+		}
+		r, err := answer(api.ListMachines(ctx, &sallyportv1.ListMachinesRequest{Role: role}))
+		if err != nil {
+			return err
+		}
+		for _, m := range r.GetMachines() {
+			if m.GetName() == localName && m.GetState() == "up" {
+				return nil
+			}
+			if m.GetName() == localName && (m.GetState() == "revoked" || m.GetState() == "removed") {
+				return nil // it is not to be up: the rest serves without it
+			}
+		}
+		return errs.Newf(errs.Unavailable, "the %s is not linked yet", role)
+	}
+}

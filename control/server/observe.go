@@ -1,0 +1,67 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/call"
+	"sallyport.dev/control/connection"
+	"sallyport.dev/control/grant"
+	"sallyport.dev/control/inbox"
+	"sallyport.dev/control/journal"
+	"sallyport.dev/control/machine"
+	"sallyport.dev/control/revocation"
+	"sallyport.dev/control/session"
+	"sallyport.dev/telemetry"
+)
+
+// Store is one database that implements every capability's store.
+type Store interface {
+	call.Store
+	inbox.Store
+	grant.Store
+	session.Store
+	revocation.Store
+	connection.Store
+	machine.Store
+	Exporter
+}
+
+// StoresOf is one database as every capability's store.
+func StoresOf(s Store) Stores {
+	return Stores{Calls: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, Audit: s}
+}
+
+// Metrics of calls. The three facts are labels of their own, never collapsed into "success". No label carries what a guest can choose.
+var (
+	callSteps = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sallyport_call_steps_total", Help: "Committed steps of calls, by the state that they led to.",
+	}, []string{"effect", "state"})
+	callEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sallyport_calls_settled_total", Help: "Dispatched calls that settled: state, and the three facts beside it.",
+	}, []string{"effect", "state", "transport", "protocol", "tool"})
+	callSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "sallyport_call_seconds", Help: "From admission to settling.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
+	}, []string{"effect"})
+)
+
+func init() { telemetry.Registry.MustRegister(callSteps, callEnds, callSeconds) }
+
+// Observe tells metrics and watchers of a committed step. It does not block.
+func (s *Server) Observe(c *control.Call, step control.Step) {
+	callSteps.WithLabelValues(string(c.Effect), string(step.To)).Inc()
+	switch step.To {
+	case journal.Answered, journal.Rejected, journal.Failed, journal.Uncertain:
+		callEnds.WithLabelValues(string(c.Effect), string(step.To), string(c.Transport), string(c.Protocol), string(c.ToolResult)).Inc()
+		if !c.AdmittedAt.IsZero() {
+			callSeconds.WithLabelValues(string(c.Effect)).Observe(time.Since(c.AdmittedAt).Seconds())
+		}
+	}
+	kind := "call"
+	if step.To == journal.Asking || step.From == journal.Asking {
+		kind = "question"
+	}
+	s.events.publish(Event{Kind: kind, ID: c.ID, State: string(step.To), Detail: c.Connection + "/" + c.Tool, Session: c.Session, Call: c.ID})
+}

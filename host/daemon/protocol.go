@@ -1,0 +1,120 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"sallyport.dev/errs"
+)
+
+// host.sock takes one request a connection: open a session. The process at the other end, as the kernel names it, becomes the session's only parent:
+// it alone can open the gate (package gate), and when it is gone the session ends.
+const (
+	maxProtocolLine = 1 << 20
+	requestTime     = 10 * time.Second
+	replyTime       = 60 * time.Second
+)
+
+// Request asks for a session.
+type Request struct {
+	V        int    `json:"v"`
+	Profile  string `json:"profile"`
+	Ticket   string `json:"ticket"` // the owner's
+	Attended bool   `json:"attended"`
+	Harness  string `json:"harness"`
+	Driver   string `json:"driver"`
+	Insecure bool   `json:"insecure"` // the user's word that no sandbox is wanted
+}
+
+// Opened is a session that the host has made ready: its directories, the guest's programs, its bridge. Nothing runs yet.
+type Opened struct {
+	Session   string   `json:"session"`
+	Epoch     int64    `json:"epoch"`
+	Dir       string   `json:"dir"`
+	In        string   `json:"in"`
+	Out       string   `json:"out"`
+	UID       int      `json:"uid"` // owns what the guest writes
+	GID       int      `json:"gid"`
+	Owner     string   `json:"owner"`
+	Server    string   `json:"server"`   // the MCP server's name in the harness
+	Provider  string   `json:"provider"` // of the model; none without one
+	Closed    string   `json:"closed"`   // what the profile demands
+	Workspace string   `json:"workspace"`
+	Protected []string `json:"protected,omitempty"`
+	EnvFiles  bool     `json:"env_files,omitempty"`
+	Memory    int64    `json:"memory"`
+	PIDs      int64    `json:"pids"`
+	CPU       float64  `json:"cpu"`
+	HoldMS    int64    `json:"hold_ms"`
+	Gate      string   `json:"gate"` // the socket at which the supervisor proves itself
+}
+
+// reply is the daemon's one line.
+type reply struct {
+	Code    errs.Code `json:"code,omitempty"` // not empty: it failed
+	Message string    `json:"message,omitempty"`
+	Opened  *Opened   `json:"opened,omitempty"`
+}
+
+const protocolVersion = 1
+
+func readLine(r io.Reader, into any) error {
+	lines := bufio.NewReader(io.LimitReader(r, maxProtocolLine))
+	line, err := lines.ReadBytes('\n')
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			return errs.New(errs.Invalid, "a line of the host's socket was cut or is too long")
+		}
+		return err
+	}
+	if err := json.Unmarshal(line, into, json.RejectUnknownMembers(true)); err != nil {
+		return errs.Wrap(errs.Invalid, "a line of the host's socket is not of its protocol", err)
+	}
+	return nil
+}
+
+func writeLine(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// Open asks the daemon at path for a session; this process becomes its parent. Errors: [errs.Unreachable], and what the daemon or control say.
+func Open(ctx context.Context, path string, r Request) (*Opened, error) {
+	c, err := (&net.Dialer{Timeout: requestTime}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, errs.Wrap(errs.Unreachable, "this machine's host does not answer; is it up? Start it with: sallyport up", err)
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	r.V = protocolVersion
+	var got reply
+	err = c.SetDeadline(time.Now().Add(replyTime))
+	if err == nil {
+		err = writeLine(c, r)
+	}
+	if err == nil {
+		err = readLine(c, &got)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, errs.Wrap(errs.Unreachable, "the host went away while it opened the session", err)
+	case got.Code != "":
+		return nil, errs.New(got.Code, got.Message)
+	case got.Opened == nil:
+		return nil, errs.New(errs.Internal, "the host opened nothing")
+	}
+	return got.Opened, nil
+}
