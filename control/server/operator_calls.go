@@ -178,7 +178,7 @@ func (o *operatorService) Resolve(ctx context.Context, r *sallyportv1.ResolveReq
 	}
 	who := whoOf(ctx)
 	retry, err := o.s.pipeline.Resolve(ctx, call.ResolveRequest{
-		Call: c.ID, Verdict: verdict, By: who.Person, Groups: who.Groups, Local: who.Local, Admin: who.Administrator, Note: r.GetNote(),
+		Call: c.ID, Verdict: verdict, Actor: who.Actor, Note: r.GetNote(),
 		Override: r.GetOverrideUnattested(),
 	})
 	if err != nil {
