@@ -263,7 +263,7 @@ func (k *conn) readHead() (*http.Response, Failure) {
 }
 
 // firstRead is how much memory a length that is only claimed gets.
-const firstRead = 1 << 20
+const firstRead = 2 << 20
 
 // readBody reads a body to its end, at most most bytes of it.
 func (k *conn) readBody(resp *http.Response, most int64) ([]byte, Failure) {

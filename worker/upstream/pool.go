@@ -12,6 +12,8 @@ const (
 	idleLife   = 30 * time.Second // one that carried requests, for reads
 	idlePerKey = 64               // of one key
 	idleTotal  = 512
+	// A connection that carried a write rests only while there are few: writes open more of them than reads can use.
+	idleAfterWrite = 2
 )
 
 // pool keeps resting connections by key: origin, network policy and credential. A connection that carried a request is never given to a write.
@@ -116,6 +118,13 @@ func (p *pool) wrote(key string) bool {
 	}
 	p.writes[key] = now
 	return recent && !p.closed && p.count < idleTotal && !slices.ContainsFunc(p.rest[key], func(k *conn) bool { return !k.used })
+}
+
+// enough reports whether reads on key have connections enough.
+func (p *pool) enough(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.rest[key]) >= idleAfterWrite
 }
 
 // close closes everything that rests, and what comes later.

@@ -184,6 +184,9 @@ func (p *Prepared) Send(ctx context.Context) Outcome {
 	if questions != nil {
 		questions.end()
 	}
+	if p.write && p.c.pool.enough(p.r.key) {
+		r.reusable, r.rest = false, nil
+	}
 	p.c.settle(p.k, &r)
 	if p.write && r.failure == "" {
 		p.c.openSpare(p.r)
