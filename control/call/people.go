@@ -2,6 +2,7 @@ package call
 
 import (
 	"sallyport.dev/control"
+	"sallyport.dev/control/inbox"
 	"sallyport.dev/errs"
 )
 
@@ -9,11 +10,8 @@ import (
 type ResolveRequest struct {
 	Call    string
 	Verdict control.Verdict // done, not-done, retry
-	By      control.Person
-	Groups  []string
-	Local   bool   // came over the control socket
-	Admin   bool   // an administrator may resolve any call
-	Note    string // needed
+	Actor   inbox.Actor
+	Note    string // needed: what was found
 	// Override says, in words, that the run that had the call is neither attested nor proven dead, and that the person knows it.
 	Override bool
 }

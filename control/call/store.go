@@ -300,6 +300,7 @@ type Filter struct {
 	Connection string
 	Tool       string
 	States     []journal.State
+	IDPrefix   string // the beginning of an id, as a person writes it
 	Since      time.Time
 	Limit      int // 1 to 500
 	Cursor     string

@@ -112,10 +112,11 @@ func TestWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := cond.Why([]byte(`{"project":"ops"}`)), `project "ops" is not allowed by the rule for this tool; use a project in web, api`; got != want {
+	want := grant.Miss{Reason: `project "ops" is not allowed by the rule for this tool`, Hint: "Use a project in web, api, or go on without it."}
+	if got := cond.Why([]byte(`{"project":"ops"}`)); got != want {
 		t.Errorf("got %q", got)
 	}
-	if got := cond.Why([]byte(`{}`)); strings.Contains(got, "project") {
+	if got := cond.Why([]byte(`{}`)); strings.Contains(got.Reason, "project") || got.Hint != "" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -16,11 +16,12 @@ type Verdict int
 const (
 	Allowed   Verdict = iota // a read
 	Asks                     // a person decides
-	Denied                   // a rule says no, or no rule's condition holds
-	Invisible                // nothing grants it: it does not exist for this session
+	Unmatched                // rules name the tool, and no condition holds
+	Invisible                // no rule names it: it does not exist for this session, unless a given grant covers it
+	Denied                   // a rule says no, or a condition cannot be decided
 )
 
-var verdictWords = [...]string{"allow", "ask", "deny", "not granted"}
+var verdictWords = [...]string{"allow", "ask", "no rule matches", "not granted", "deny"}
 
 // String returns the verdict's word.
 func (v Verdict) String() string {
@@ -54,12 +55,13 @@ type Usage func(key string, per time.Duration) (calls, bytes int64, err error)
 type Finding struct {
 	Verdict  Verdict
 	Reason   string // safe text: why, for a denial
+	Hint     string // safe text: what to do instead, or ""
 	Counters []Counter
 	Steps    []string // each rule that was looked at, and what it said
 }
 
 // Rules evaluates the grants of one version of a profile: deny; then ask; then allow (reads only; for a write it asks). An error of a condition
-// denies.
+// denies. A given grant, which comes between deny and ask, is looked for with [Evaluator.Given].
 func (e *Evaluator) Rules(ctx context.Context, p *control.Profile, c Call) Finding {
 	f := Finding{Verdict: Invisible}
 	named := false
@@ -72,23 +74,23 @@ func (e *Evaluator) Rules(ctx context.Context, p *control.Profile, c Call) Findi
 			named = named || rule != control.Deny
 			label := fmt.Sprintf("%s version %d, grant %d (%s)", p.Name, p.Version, i+1, g.Rule)
 			counter := Counter{Key: CounterOfRule(p.Name, c.Owner, g)}
-			holds, why, err := e.holds(ctx, g.When, c, &counter, limitOf(g))
+			holds, miss, err := e.holds(ctx, g.When, c, &counter, limitOf(g))
 			switch {
 			case err != nil:
 				f.Steps = append(f.Steps, label+": "+errs.Message(err))
-				f.Verdict, f.Reason = Denied, errs.Message(err)
+				f.Verdict, f.Reason, f.Hint = Denied, errs.Message(err), ""
 				return f
 			case !holds:
-				f.Steps = append(f.Steps, label+": "+why)
+				f.Steps = append(f.Steps, label+": "+miss.Reason)
 				if rule != control.Deny && f.Reason == "" {
-					f.Reason = why
+					f.Reason, f.Hint = miss.Reason, miss.Hint
 				}
 				continue
 			}
 			f.Steps = append(f.Steps, label+": matches")
 			switch rule {
 			case control.Deny:
-				f.Verdict, f.Reason = Denied, "a rule denies it"
+				f.Verdict, f.Reason, f.Hint = Denied, "a rule denies it", ""
 				return f
 			case control.Ask:
 				f.Verdict = Asks
@@ -99,7 +101,7 @@ func (e *Evaluator) Rules(ctx context.Context, p *control.Profile, c Call) Findi
 					f.Steps = append(f.Steps, label+": a write is never just allowed, so it asks")
 				}
 			}
-			f.Reason = ""
+			f.Reason, f.Hint = "", ""
 			if g.Limit != nil || counter.Looked {
 				counter.Limit = limitOf(g)
 				f.Counters = append(f.Counters, counter)
@@ -108,7 +110,7 @@ func (e *Evaluator) Rules(ctx context.Context, p *control.Profile, c Call) Findi
 		}
 	}
 	if named {
-		f.Verdict = Denied
+		f.Verdict = Unmatched
 	} else {
 		f.Steps = append(f.Steps, fmt.Sprintf("%s version %d: nothing grants it", p.Name, p.Version))
 	}
@@ -132,7 +134,8 @@ func (e *Evaluator) Given(ctx context.Context, given []*control.GivenGrant, c Ca
 		}
 		label := g.Kind + " grant " + g.ID
 		counter := Counter{Key: CounterOfGiven(g.ID), Limit: g.Limit}
-		holds, why, err := e.holds(ctx, g.When, c, &counter, g.Limit)
+		holds, miss, err := e.holds(ctx, g.When, c, &counter, g.Limit)
+		why := miss.Reason
 		switch {
 		case g.Revoked, !c.Now.Before(g.Until):
 			why = "it is over"
@@ -175,27 +178,27 @@ type Evaluator struct {
 	Usage Usage
 }
 
-// holds evaluates a condition; without one it holds. why says what did not.
-func (e *Evaluator) holds(ctx context.Context, when string, c Call, counter *Counter, limit control.Limit) (holds bool, why string, err error) {
+// holds evaluates a condition; without one it holds.
+func (e *Evaluator) holds(ctx context.Context, when string, c Call, counter *Counter, limit control.Limit) (holds bool, miss Miss, err error) {
 	if when == "" {
-		return true, "", nil
+		return true, miss, nil
 	}
 	compiled, err := e.compile(when, c.InputSchema)
 	if err != nil {
-		return false, "", errs.Wrap(errs.RuleDenied, "the condition of a rule does not fit this tool", err)
+		return false, miss, errs.Wrap(errs.RuleDenied, "the condition of a rule does not fit this tool", err)
 	}
 	if compiled.Used() {
 		counter.Looked = true
 		if e.Usage != nil {
 			if counter.Used, _, err = e.Usage(counter.Key, limit.Per); err != nil {
-				return false, "", errs.Wrap(errs.RuleDenied, "the counter that a rule looks at cannot be read", err)
+				return false, miss, errs.Wrap(errs.RuleDenied, "the counter that a rule looks at cannot be read", err)
 			}
 		}
 	}
 	facts := c.Facts
 	facts.Used = counter.Used
 	if holds, err = compiled.Eval(ctx, facts); err != nil || holds {
-		return holds, "", err
+		return holds, miss, err
 	}
 	return false, compiled.Why(facts.Args), nil
 }

@@ -73,9 +73,14 @@ func text(e ast.Expr) (string, bool) {
 	return string(s), ok
 }
 
-// Why says in words why a condition that is false does not hold, for the model: the first demand that the arguments miss, or that the rule does
-// not allow them.
-func (c *Condition) Why(args []byte) string {
+// Miss says why a condition does not hold, for the model.
+type Miss struct {
+	Reason string
+	Hint   string // what to do instead, a whole sentence, or ""
+}
+
+// Why says in words why a condition that is false does not hold: the first demand that the arguments miss, or that the rule does not allow them.
+func (c *Condition) Why(args []byte) Miss {
 	for _, d := range c.demands {
 		raw, _ := strictjson.Lookup(args, d.path...)
 		got, ok := strictjson.Unquote(raw)
@@ -84,9 +89,12 @@ func (c *Condition) Why(args []byte) string {
 		}
 		name := strings.Join(d.path, ".")
 		allowed := strings.Join(d.in[:min(len(d.in), 10)], ", ")
-		return fmt.Sprintf("%s %q is not allowed by the rule for this tool; use a %s in %s", name, short(got), name, allowed)
+		return Miss{
+			Reason: fmt.Sprintf("%s %q is not allowed by the rule for this tool", name, short(got)),
+			Hint:   fmt.Sprintf("Use a %s in %s, or go on without it.", name, allowed),
+		}
 	}
-	return "the rule for this tool does not allow these arguments"
+	return Miss{Reason: "the rule for this tool does not allow these arguments"}
 }
 
 func short(s string) string {

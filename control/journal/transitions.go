@@ -173,6 +173,9 @@ func (s State) Final() bool {
 	return false
 }
 
+// Valid reports whether s is a state of the table.
+func (s State) Valid() bool { return s.Final() || s.Unfinished() || s == Uncertain }
+
 // Unfinished reports whether somebody must still drive the call.
 func (s State) Unfinished() bool {
 	switch s {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
@@ -166,7 +167,7 @@ func (d *DB) ListCalls(_ context.Context, f call.Filter) ([]*control.Call, strin
 }
 
 func matches(f call.Filter, c *control.Call) bool {
-	return (f.Session == "" || f.Session == c.Session) && (f.Owner == "" || f.Owner == c.Owner) && (f.Profile == "" || f.Profile == c.Profile) &&
+	return strings.HasPrefix(c.ID, f.IDPrefix) && (f.Session == "" || f.Session == c.Session) && (f.Owner == "" || f.Owner == c.Owner) && (f.Profile == "" || f.Profile == c.Profile) &&
 		(f.Connection == "" || f.Connection == c.Connection) && (f.Tool == "" || f.Tool == c.Tool) &&
 		(len(f.States) == 0 || slices.Contains(f.States, c.State)) && !c.AdmittedAt.Before(f.Since)
 }

@@ -1,0 +1,130 @@
+package call
+
+import (
+	"context"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/journal"
+	"sallyport.dev/errs"
+	"sallyport.dev/relay"
+	"sallyport.dev/relay/strictjson"
+)
+
+// awaitCall makes the record wait for a call of its session, in whatever epoch that was made. It is no call of its own: no grant, no row, not in
+// flight. What it waits for is journaled, so that the record is answered after a restart too.
+func (d *driver) awaitCall(ctx context.Context, rec *relay.Call, w *waiter) bool {
+	raw, _ := strictjson.Lookup(rec.Arguments, "call")
+	id, ok := strictjson.Unquote(raw)
+	if !ok || !control.ValidID(id) {
+		d.turnAway(w, AwaitTool, errs.InvalidArguments, `it needs {"call": ID}, the id that a pending call named`)
+		return false
+	}
+	for range 8 { // a call that was retried leads to the one that took its place
+		row, err := d.p.cfg.Store.Call(ctx, id)
+		switch {
+		case errs.Is(err, errs.NotFound), err == nil && row.Session != rec.Session:
+			t := text{tool: AwaitTool, id: id, code: errs.UnknownCall}
+			d.p.cfg.Hosts.Journaled(w.addr, w.digest)
+			d.p.hand(d.s, w, d.l.id, journal.Refused, textResult(t.render()), false)
+			return false
+		case err != nil:
+			d.turnAway(w, AwaitTool, errs.Unavailable, "the store does not answer")
+			return false
+		}
+		if row.State != journal.Superseded || row.RetriedBy == "" {
+			break
+		}
+		id = row.RetriedBy
+	}
+	if !d.joinAs(ctx, byAwait, id, w, rec) {
+		d.turnAway(w, AwaitTool, errs.Unavailable, "the session is not open, or the store does not answer")
+	}
+	return false
+}
+
+// join lets a record wait for a call that stands in the journal, or hands over its end.
+func (p *Pipeline) join(ctx context.Context, id string, w *waiter) {
+	if w.s == nil {
+		w.s = p.knownSession(w.addr.Session)
+	}
+	for range 3 {
+		if l := p.reg.find(id); l != nil {
+			if l.box.put(toldAttach{w}) {
+				return
+			}
+			p.reg.drop(l)
+		}
+		row, err := p.cfg.Store.Call(ctx, id)
+		if err != nil {
+			t := text{tool: "the call", id: id, code: errs.Unavailable, reason: "its store does not answer"}
+			p.hand(w.s, w, id, journal.Refused, textResult(t.render()), false)
+			return
+		}
+		if row.State.Unfinished() && row.Lease == p.cfg.Run && p.life.Err() == nil {
+			p.resume(ctx, row)
+			continue
+		}
+		p.handRow(ctx, row, w)
+		return
+	}
+}
+
+// handRow hands over what a row says now.
+func (p *Pipeline) handRow(ctx context.Context, row *control.Call, w *waiter) {
+	s, err := p.session(ctx, row.Session, 0)
+	if err != nil {
+		return
+	}
+	d := &driver{p: p, l: &live{id: row.ID, session: row.Session}, s: s, row: row}
+	d.expires = row.ExpiresAt.Sub(row.AdmittedAt)
+	result := resultOf(row, d.callback(), d.text())
+	if w.old && row.State == journal.Answered && w.kind != byAwait {
+		result = recorded(result, recordedNote(row, s.session().Harness))
+	}
+	p.hand(s, w, row.ID, row.State, result, !row.State.Unfinished())
+}
+
+// conflict answers a record whose id is live with other bytes, and notes it.
+func (p *Pipeline) conflict(ctx context.Context, id string, w *waiter) {
+	w.s = p.knownSession(w.addr.Session)
+	if err := p.cfg.Store.Note(ctx, Note{Call: id, Event: "conflict", Actor: w.addr.Host, Digest: w.digest}); err != nil && !errs.Is(err, errs.NotFound) {
+		p.cfg.Log.Warn("a conflict was not noted", "call", id, "err", err)
+	}
+	p.cfg.Hosts.Journaled(w.addr, w.digest)
+	t := text{tool: "the call", id: id, code: errs.Conflict, reason: "another call of the same id was made before"}
+	p.hand(w.s, w, id, journal.Refused, textResult(t.render()), false)
+}
+
+// attach answers a host that asks for a record again.
+func (p *Pipeline) attach(ctx context.Context, a Address) {
+	record := control.CallID(a.Session, a.Record)
+	s, err := p.session(ctx, a.Session, a.Epoch)
+	if err != nil {
+		return
+	}
+	if row := s.session(); row.Host != a.Host || row.Epoch != a.Epoch {
+		p.cfg.Log.Warn("a host asks for a record that is not its own", "host", a.Host, "session", a.Session)
+		return
+	}
+	w := &waiter{addr: a, kind: byRecord, s: s}
+	if l := p.reg.find(record); l != nil {
+		w.digest = l.digest
+		if l.box.put(toldAttach{w}) {
+			p.cfg.Hosts.Journaled(a, w.digest)
+			return
+		}
+	}
+	id := record
+	if alias, err := p.cfg.Store.Alias(ctx, record); err == nil {
+		id, w.digest, w.kind = alias.Call, alias.RecordDigest, waitKind(alias.Kind)
+		w.old = false
+	} else if row, err := p.cfg.Store.Call(ctx, record); err == nil {
+		w.digest = row.RecordDigest
+	} else {
+		// It was never journaled here: the host still has it, and submits it.
+		p.cfg.Log.Info("a host asks for a record that is not journaled", "session", a.Session, "record", a.Record)
+		return
+	}
+	p.cfg.Hosts.Journaled(a, w.digest)
+	p.join(ctx, id, w)
+}

@@ -1,0 +1,384 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/journal"
+	"sallyport.dev/errs"
+)
+
+// job builds and signs the intent of the coming attempt.
+func (d *driver) job(row *control.Call, dec *decision, by control.Authority, run Run, now time.Time, goes bool) (Job, error) {
+	policy := d.p.policy.Load()
+	var credential *control.Credential
+	if dec.credential.Connection != "" {
+		var err error
+		credential, err = d.p.credential(d.p.life, policy, dec.credential.Connection, dec.credential.Subject, now)
+		if err != nil || credential == nil || credential.Version != dec.credential.Version {
+			return Job{}, errs.Wrap(errs.NotConnected, "the credential changed", err)
+		}
+	}
+	upstream, err := d.upstream(dec.connection)
+	if err != nil {
+		return Job{}, err
+	}
+	in, beside := intentOf(row, dec.connection, &d.bound.Tool, credential, upstream, by, run, now)
+	var sealed control.Sealed
+	if credential != nil {
+		sealed = credential.Sealed
+	}
+	return d.p.jobOf(run, in, beside, sealed, goes)
+}
+
+// upstream is the sealed old-era session of (session, connection), or nil.
+func (d *driver) upstream(c *control.Connection) ([]byte, error) {
+	if c.Kind == control.KindCallback {
+		return nil, nil
+	}
+	if b, known := d.s.upstreamOf(c.Name); known {
+		return b, nil
+	}
+	b, err := d.p.cfg.Store.Upstream(d.p.life, d.l.session, c.Name)
+	if err == nil {
+		d.s.setUpstream(c.Name, b)
+	}
+	return b, err
+}
+
+// keepUpstream stores what a worker says of the upstream session.
+func (d *driver) keepUpstream(ctx context.Context, sealed []byte) {
+	if sealed == nil || d.row.Connection == "" {
+		return
+	}
+	if old, known := d.s.upstreamOf(d.row.Connection); known && string(old) == string(sealed) {
+		return
+	}
+	d.s.setUpstream(d.row.Connection, sealed)
+	if err := d.p.cfg.Store.PutUpstream(ctx, d.l.session, d.row.Connection, sealed); err != nil && ctx.Err() == nil {
+		d.p.cfg.Log.Warn("an upstream session was not stored; the next call opens another", "connection", d.row.Connection, "err", err)
+	}
+}
+
+// send hands a committed read to its run. A frame that was not queued is the proof that nothing was sent.
+func (d *driver) send(run Run, job Job) {
+	d.out = attempt{intent: job.Intent, run: run.ID, worker: run.Worker, finishBy: d.finishBy()}
+	d.p.reg.expect(job.Intent, attemptOf{l: d.l, run: run.ID, worker: run.Worker})
+	if err := d.p.cfg.Workers.Submit(run.ID, job); err != nil {
+		d.l.box.put(toldOutcome{run.ID, Outcome{Intent: job.Intent, Transport: journal.TransportNotSent, Failure: journal.FailConnect, Detail: errs.Message(err)}})
+	}
+}
+
+// finishBy is when the worker stops waiting for the answer, by this process's clock.
+func (d *driver) finishBy() time.Time {
+	l := control.ConnectionLimits{}
+	if policy := d.p.policy.Load(); policy != nil && policy.Connections[d.row.Connection] != nil {
+		l = policy.Connections[d.row.Connection].Limits
+	}
+	l = limitsOf(&control.Connection{Limits: l})
+	return time.Now().Add(startWindow + 3*l.Connect + l.Timeout)
+}
+
+// dispatch takes a call that may run through Prepare, the barrier and Go. A write is prepared before its barrier, so that whatever fails first is
+// safe; an allowed read commits first.
+func (d *driver) dispatch(ctx context.Context) {
+	if d.row.State == journal.Retrying && d.row.Answer == nil {
+		until := time.Now().Add(retryPause)
+		for time.Now().Before(until) && !d.stopped && !d.wantCancel {
+			d.wait(ctx, until)
+		}
+	}
+	var failed error
+	for prepares := 0; !d.stopped; {
+		switch {
+		case d.wantCancel:
+			d.end(ctx, journal.OnCancel, errs.Cancelled, d.whyCancel)
+			return
+		case d.expired():
+			d.end(ctx, journal.OnExpire, errs.ApprovalExpired, "it was approved and could not run in time")
+			return
+		}
+		dec, ok := d.ruleAgain(ctx)
+		if !ok {
+			return
+		}
+		again, err := d.attempt(ctx, dec)
+		if err != nil {
+			failed = err
+			if prepares++; prepares < maxAttempts && transient(err) && d.pause(ctx, retryPause) {
+				continue
+			}
+			d.end(ctx, journal.OnPrepareFailed, notSentCode(failed), errs.Message(failed))
+			return
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// transient reports whether another Prepare may succeed.
+func transient(err error) bool {
+	switch errs.CodeOf(err) {
+	case errs.Unreachable, errs.Busy, errs.Unavailable:
+		return true
+	}
+	return false
+}
+
+func notSentCode(err error) errs.Code {
+	switch c := errs.CodeOf(err); c {
+	case errs.NotConnected, errs.Busy:
+		return c
+	}
+	return errs.NotSent
+}
+
+// ruleAgain puts the call to the rules at the barrier. It returns false when the call does not run now: it ended, or a person is asked.
+func (d *driver) ruleAgain(ctx context.Context) (*decision, bool) {
+	policy, err := d.p.current(ctx)
+	if err != nil {
+		return nil, d.storeDown(ctx, err)
+	}
+	m, err := d.matter(ctx, policy)
+	if err != nil {
+		return nil, d.storeDown(ctx, err)
+	}
+	m.decided = d.row.State != journal.Admitted
+	if !m.decided && d.row.Effect == control.Write {
+		if m.suspended, err = d.p.cfg.Store.Suspended(ctx, d.row.Owner, d.row.Connection, d.row.Tool); err != nil {
+			return nil, d.storeDown(ctx, err)
+		}
+	}
+	dec := d.p.rules.decide(ctx, m)
+	d.recheck = false
+	switch {
+	case dec.ruling == RulingRefuse:
+		d.refused(ctx, dec)
+		return nil, false
+	case dec.ruling == RulingAsk && !m.decided:
+		d.ask(ctx, dec, policy)
+		return nil, false
+	}
+	now := *d.row
+	d.bind(&now, dec)
+	if now.Binding != d.row.Binding {
+		d.void(ctx, errs.Voided, boundTo(&now, d.row))
+		return nil, false
+	}
+	return dec, true
+}
+
+// boundTo names the member of the binding that changed.
+func boundTo(now, then *control.Call) string {
+	switch {
+	case now.Account != then.Account:
+		return "the account changed"
+	case now.Subject != then.Subject:
+		return "whose credential is used changed"
+	case now.Effect != then.Effect:
+		return "a reviewer says now that it writes"
+	}
+	return "what was decided about changed"
+}
+
+// storeDown waits a moment: nothing is known, so nothing happens.
+func (d *driver) storeDown(ctx context.Context, err error) bool {
+	if ctx.Err() == nil {
+		d.p.cfg.Log.Warn("the store does not answer; a call waits", "call", d.row.ID, "err", err)
+	}
+	d.wait(ctx, time.Now().Add(storeRetryTop))
+	return false
+}
+
+// refused ends a call that the rules refuse now.
+func (d *driver) refused(ctx context.Context, dec *decision) {
+	d.hint, d.switchedAt = dec.hint, dec.at
+	if d.row.State == journal.Admitted {
+		d.end(ctx, journal.OnRefuse, dec.code, dec.reason)
+		return
+	}
+	d.void(ctx, dec.code, dec.reason)
+}
+
+func (d *driver) void(ctx context.Context, code errs.Code, reason string) {
+	d.end(ctx, journal.OnVoid, code, reason)
+}
+
+// attempt makes one dispatch of the call. again: what it rested on moved before anything was sent, so the rules must look again. An error means that
+// Prepare failed. The state tells everything else.
+func (d *driver) attempt(ctx context.Context, dec *decision) (again bool, err error) {
+	by := d.row.Authority
+	if d.row.State == journal.Admitted {
+		by = control.Authority{Kind: control.ByRule}
+		if dec.grant != "" {
+			by = control.Authority{Kind: control.ByGrant, ID: dec.grant}
+		} else if d.row.Effect == control.Write {
+			return false, errs.New(errs.Internal, "a write has no authority")
+		}
+	}
+	run, err := d.p.cfg.Workers.Pick(dec.connection.Pool)
+	if err != nil {
+		return false, err
+	}
+	write := d.row.Effect == control.Write
+	job, err := d.job(d.row, dec, by, run, d.p.cfg.Store.Now(), !write)
+	if errs.Is(err, errs.NotConnected) {
+		return true, nil // another version of the credential stands: look again
+	}
+	if err != nil {
+		return false, err
+	}
+	d.p.reg.expect(job.Intent, attemptOf{l: d.l, run: run.ID, worker: run.Worker})
+	d.p.reg.forget(d.out.intent)
+	d.out = attempt{intent: job.Intent, run: run.ID, worker: run.Worker, job: job}
+	if write {
+		if again, err = d.prepare(ctx, run, job); again || err != nil || d.stopped {
+			d.p.reg.forget(job.Intent)
+			return again, err
+		}
+	}
+	return d.commit(ctx, dec, by, run, job)
+}
+
+// prepare sends a write's intent and waits until the worker stands with an open connection. No byte of the call leaves.
+func (d *driver) prepare(ctx context.Context, run Run, job Job) (again bool, err error) {
+	if err := d.p.cfg.Workers.Submit(run.ID, job); err != nil {
+		return false, err
+	}
+	until := time.Now().Add(startWindow - 2*time.Second)
+	for {
+		m := d.wait(ctx, until)
+		if d.stopped {
+			d.p.cfg.Workers.Close(run.ID, job.Intent, "control stops")
+			return false, nil
+		}
+		switch m := m.(type) {
+		case toldReady:
+			if m.Intent == job.Intent {
+				d.keepUpstream(ctx, m.Upstream)
+				return false, nil
+			}
+		case toldOutcome:
+			if m.Intent != job.Intent {
+				continue
+			}
+			d.p.cfg.Workers.Acknowledge(run.ID, job.Intent)
+			d.keepUpstream(ctx, m.Upstream)
+			return false, prepareError(m.Outcome)
+		case toldRunDown:
+			return false, errs.New(errs.Unreachable, "the worker's link was lost")
+		case nil:
+			if d.wantCancel || d.recheck {
+				d.p.cfg.Workers.Close(run.ID, job.Intent, "not wanted any more")
+				return true, nil
+			}
+			if d.reread {
+				d.reload(ctx)
+				continue
+			}
+			if !time.Now().Before(until) {
+				d.p.cfg.Workers.Close(run.ID, job.Intent, "too late")
+				return false, errs.New(errs.Unreachable, "the worker did not get ready in time")
+			}
+		}
+	}
+}
+
+// prepareError puts a worker's word for what failed before anything was sent into an error.
+func prepareError(o Outcome) error {
+	switch o.Failure {
+	case journal.FailBusy, journal.FailLate, journal.FailClosed:
+		return errs.New(errs.Busy, "the worker was busy")
+	case journal.FailCredential:
+		return errs.New(errs.NotConnected, "the server wants another credential")
+	case journal.FailIntent, journal.FailRequest:
+		return errs.New(errs.Internal, "the worker refused what it was asked for")
+	case journal.FailAddress:
+		return errs.New(errs.NotAllowed, "its address may not be reached")
+	case journal.FailInitialize:
+		return errs.New(errs.Unreachable, "the server did not settle how to talk to it")
+	}
+	return errs.New(errs.Unreachable, "the server cannot be reached")
+}
+
+// commit is the barrier and, after it, Go. What the store refuses changed nothing; what it does not answer is read again, and never sent on.
+func (d *driver) commit(ctx context.Context, dec *decision, by control.Authority, run Run, job Job) (again bool, err error) {
+	write := d.row.Effect == control.Write
+	policy := d.p.policy.Load()
+	b := &Barrier{
+		Call: d.row.ID, From: d.row.State, Attempt: d.row.Attempt, Lease: d.row.Lease, Binding: d.row.Binding, Authority: by,
+		Subject: dec.subject, Account: dec.account, Intent: job.Intent, Worker: run.Worker, Run: run.ID, Durable: write,
+		Guard: Guard{
+			Generation: policy.Generation, Session: d.row.Session, Credential: dec.credential, Owner: d.row.Owner, Connection: d.row.Connection, Tool: d.row.Tool,
+		},
+		Step: control.Step{From: d.row.State, Event: journal.OnCommit, To: journal.Dispatching, Attempt: d.row.Attempt + 1, Actor: d.p.cfg.Run, Digest: control.Sum(job.Encoded)},
+	}
+	if d.row.Attempt == 0 {
+		b.Guard.Takes, b.Guard.Suspending = dec.takes, dec.suspending
+	}
+	got, err := d.p.cfg.Store.Commit(ctx, b)
+	if err != nil {
+		// Committed or not, this attempt is over before it began: it is closed at the worker, and the row says which it was.
+		d.p.cfg.Workers.Close(run.ID, job.Intent, "the barrier is not known")
+		d.p.cfg.Log.Warn("the barrier was not answered", "call", d.row.ID, "err", err)
+		d.reload(ctx)
+		return d.row.State != journal.Dispatching && !d.stopped, nil
+	}
+	if got != Done {
+		if write {
+			d.p.cfg.Workers.Close(run.ID, job.Intent, "the barrier refused it: "+string(got))
+		}
+		d.p.reg.forget(job.Intent)
+		return d.barred(ctx, got, dec)
+	}
+	next := *d.row
+	next.State, next.Attempt, next.StartedAt = journal.Dispatching, d.row.Attempt+1, d.p.cfg.Store.Now()
+	next.Intent, next.Worker, next.Run, next.Authority = job.Intent, run.Worker, run.ID, by
+	next.Facts = control.Facts{}
+	d.row = &next
+	d.s.moved(d.row)
+	d.p.observe(d.row, b.Step)
+	d.out.finishBy = d.finishBy()
+	if !write {
+		d.send(run, job)
+		return false, nil
+	}
+	if err := d.p.cfg.Workers.Go(run.ID, job.Intent); err != nil {
+		// The frame was not queued, but only the run itself can prove that nothing left.
+		d.p.cfg.Log.Warn("go was not queued; the run is asked", "call", d.row.ID, "err", err)
+		d.l.box.put(toldRunDown{run.ID})
+	}
+	return false, nil
+}
+
+// barred says what follows from a barrier that refused.
+func (d *driver) barred(ctx context.Context, got Result, dec *decision) (again bool, err error) {
+	switch got {
+	case Stale, Changed, Suspends:
+		return true, nil
+	case Limited:
+		if d.row.State == journal.Admitted && dec.grant != "" {
+			return true, nil // the rules find the grant used up, and ask or refuse
+		}
+		d.refused(ctx, &decision{code: errs.LimitReached, reason: limitReason(dec.takes)})
+	case Closed:
+		d.refused(ctx, &decision{code: errs.Voided, reason: "its session was closed"})
+	case Fenced:
+		d.reload(ctx)
+	case Unusable:
+		d.reload(ctx)
+		switch {
+		case d.stopped || !d.row.State.Unfinished():
+		case d.expired():
+			d.end(ctx, journal.OnExpire, errs.ApprovalExpired, "it was approved and could not run in time")
+		default:
+			d.refused(ctx, &decision{code: errs.Voided, reason: "what allowed it does not stand any more"})
+		}
+	default:
+		return false, errors.New("unknown result of a barrier: " + string(got))
+	}
+	return false, nil
+}

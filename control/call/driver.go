@@ -1,0 +1,326 @@
+package call
+
+import (
+	"context"
+	"time"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/journal"
+	"sallyport.dev/errs"
+	"sallyport.dev/intent"
+)
+
+// driver takes one call through its states. One goroutine owns it; everybody else writes to its mailbox. row is the row as this driver last wrote
+// or read it: a compare-and-set that fails means that somebody else moved the call, and the row is read again.
+type driver struct {
+	p     *Pipeline
+	l     *live
+	s     *sessionState
+	row   *control.Call
+	bound *control.BoundTool
+
+	waiters []*waiter
+	joined  string // the call that the record waits for instead
+	stopped bool   // ctx ended, or the lease is another's
+	adopted bool   // the row was found, not made
+
+	wantCancel bool
+	whyCancel  string
+	recheck    bool          // the policy or the session changed
+	reread     bool          // the row may have changed
+	expires    time.Duration // how long its approval could be given
+	drifted    bool          // the tool was not as reviewed when it was asked about
+	hint       string        // for the model: what to do instead
+	switchedAt time.Time
+
+	out attempt
+}
+
+// attempt is the dispatch that is out.
+type attempt struct {
+	intent   string
+	run      string
+	worker   string
+	job      Job
+	finishBy time.Time // the worker stops waiting for the answer
+}
+
+// run drives the call to its end.
+func (d *driver) run(ctx context.Context) {
+	defer d.close()
+	if d.adopted {
+		d.adopt()
+	}
+	for !d.stopped {
+		switch d.row.State {
+		case journal.Admitted, journal.Approved, journal.Retrying:
+			d.dispatch(ctx)
+		case journal.Asking, journal.InputWanted:
+			d.awaitPerson(ctx)
+		case journal.Dispatching:
+			d.awaitOutcome(ctx)
+		case journal.Working:
+			d.poll(ctx)
+		default:
+			d.finish()
+			return
+		}
+	}
+}
+
+// close ends the driver. Who wrote to it too late goes by the row.
+func (d *driver) close() {
+	rest := d.l.box.close()
+	d.p.reg.drop(d.l)
+	d.p.reg.forget(d.out.intent)
+	for _, m := range rest {
+		switch m := m.(type) {
+		case toldAttach:
+			d.p.spawn(func() { d.p.join(d.p.life, d.l.id, m.w) })
+		case toldOutcome:
+			d.p.spawn(func() { d.p.late(d.p.life, m.run, m.Outcome) })
+		case toldCancel:
+			if l := d.p.reg.find(d.joined); l != nil && d.joined != "" {
+				l.box.put(m)
+			}
+		case askWaiters:
+			m.none <- false
+		}
+	}
+}
+
+// wait returns the next message that the state's handler must see, or nil when until has passed, when the row or the policy must be looked at, or
+// when the driver stops. What every state treats alike is done here.
+func (d *driver) wait(ctx context.Context, until time.Time) any {
+	for {
+		if m, ok := d.l.box.take(); ok {
+			if m, look := d.common(ctx, m); m != nil || look {
+				return m
+			}
+			continue
+		}
+		next := d.held()
+		if next.IsZero() || !until.IsZero() && until.Before(next) {
+			next = until
+		}
+		var timer *time.Timer
+		var fired <-chan time.Time
+		if !next.IsZero() {
+			left := time.Until(next)
+			if left <= 0 && next.Equal(until) {
+				return nil
+			}
+			timer = time.NewTimer(left)
+			fired = timer.C
+		}
+		select {
+		case <-d.l.box.ping:
+		case <-fired:
+		case <-ctx.Done():
+			d.stopped = true
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if d.stopped || !until.IsZero() && !time.Now().Before(until) && d.empty() {
+			return nil
+		}
+	}
+}
+
+func (d *driver) empty() bool {
+	d.l.box.mu.Lock()
+	defer d.l.box.mu.Unlock()
+	return len(d.l.box.items) == 0
+}
+
+// common treats what every state treats alike. look: the handler must look at what it wants next.
+func (d *driver) common(ctx context.Context, m any) (rest any, look bool) {
+	switch m := m.(type) {
+	case toldAttach:
+		d.add(m.w)
+		if d.row.Gone {
+			gone := false
+			d.row.Gone = false
+			d.note(ctx, Note{Call: d.row.ID, Event: "attached", Actor: m.w.addr.Host, Set: Set{Gone: &gone}})
+		}
+	case toldCancel:
+		return nil, d.cancelled(ctx, m)
+	case toldWake:
+		d.reread = true
+		return nil, true
+	case toldPolicy:
+		d.recheck = true
+		return nil, true
+	case toldProgress:
+		if m.intent == d.out.intent {
+			d.progressed(m.Progress)
+		}
+	case askWaiters:
+		m.none <- len(d.waiters) == 0
+	default:
+		return m, false
+	}
+	return nil, false
+}
+
+// reload reads the row again. A row that another run drives, or that cannot be read while the pipeline stops, ends the driver.
+func (d *driver) reload(ctx context.Context) {
+	d.reread = false
+	for pause := storeRetry; ; pause = min(2*pause, storeRetryTop) {
+		row, err := d.p.cfg.Store.Call(ctx, d.row.ID)
+		if err == nil {
+			if row.Lease != d.p.cfg.Run {
+				d.p.cfg.Log.Warn("another control run drives this call", "call", row.ID)
+				d.stopped = true
+				return
+			}
+			d.row = row
+			d.s.moved(row)
+			return
+		}
+		if !d.pause(ctx, pause) {
+			return
+		}
+		d.p.cfg.Log.Warn("a call's row cannot be read; trying again", "call", d.row.ID, "err", err)
+	}
+}
+
+// pause sleeps without reading the mailbox. It returns false when the driver stops.
+func (d *driver) pause(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		d.stopped = true
+		return false
+	}
+}
+
+// step takes one transition, by the table, and keeps the driver's row in step. Without an answer from the store it tries until there is one: an
+// outcome must not be lost while this process lives. It returns false when the row is not as the driver believed; the row was read again then.
+func (d *driver) step(ctx context.Context, event journal.Event, why control.Step, set Set, question *control.Question) bool {
+	to, err := journal.Next(d.row.State, event, d.situation())
+	if err != nil {
+		d.p.cfg.Log.Error("a step is not in the table", "call", d.row.ID, "state", d.row.State, "event", event)
+		d.reload(ctx)
+		return false
+	}
+	why.From, why.Event, why.To, why.Attempt = d.row.State, event, to, d.row.Attempt
+	if why.Actor == "" {
+		why.Actor = d.p.cfg.Run
+	}
+	a := &Advance{
+		Call: d.row.ID, From: d.row.State, Attempt: d.row.Attempt, Lease: d.row.Lease, Step: why, Set: set, Question: question, Durable: d.row.Effect == control.Write,
+	}
+	if question != nil && question.Kind == control.AskApproval {
+		a.MaxOpen = MaxOpenQuestions
+	}
+	for pause := storeRetry; ; pause = min(2*pause, storeRetryTop) {
+		got, err := d.p.cfg.Store.Advance(ctx, a)
+		switch {
+		case err == nil && got == Done:
+			d.moved(a)
+			return true
+		case err == nil && got == Busy:
+			return false
+		case err == nil:
+			d.reload(ctx)
+			// A lost answer of the store: the step was taken by us.
+			return !d.stopped && d.row.State == to && d.row.Attempt == why.Attempt
+		}
+		d.p.cfg.Log.Warn("a step was not written; trying again", "call", d.row.ID, "event", event, "err", err)
+		if !d.pause(ctx, pause) {
+			return false
+		}
+	}
+}
+
+func (d *driver) situation() journal.Situation {
+	return journal.Situation{Write: d.row.Effect == control.Write, Attempt: d.row.Attempt, MaxAttempts: maxAttempts, Rounds: d.row.Rounds}
+}
+
+// moved brings the driver's row in step with a transition that was committed.
+func (d *driver) moved(a *Advance) {
+	next := *d.row
+	next.State = a.Step.To
+	applySet(&next, &a.Set)
+	if next.State.Final() || next.State == journal.Uncertain {
+		next.SettledAt = d.p.cfg.Store.Now()
+	}
+	d.row = &next
+	d.s.moved(d.row)
+	d.p.observe(d.row, a.Step)
+}
+
+func (p *Pipeline) observe(c *control.Call, s control.Step) {
+	if p.cfg.Observe != nil {
+		p.cfg.Observe(c, s)
+	}
+}
+
+// applySet writes what a step sets. The stores do the same.
+func applySet(c *control.Call, s *Set) {
+	put(&c.Facts, s.Facts)
+	put(&c.Code, s.Code)
+	put(&c.Reason, s.Reason)
+	put(&c.ExpiresAt, s.ExpiresAt)
+	put(&c.Binding, s.Binding)
+	put(&c.Authority, s.Authority)
+	put(&c.Subject, s.Subject)
+	put(&c.Account, s.Account)
+	put(&c.Rounds, s.Rounds)
+	put(&c.Gone, s.Gone)
+	put(&c.Cancel, s.Cancel)
+	for _, b := range []struct{ to, v *[]byte }{
+		{&c.Body, &s.Body}, {&c.RequestState, &s.RequestState}, {&c.InputRequests, &s.InputRequests}, {&c.Answer, &s.Answer}, {&c.TaskHandle, &s.TaskHandle},
+	} {
+		if *b.v != nil {
+			*b.to = *b.v
+		}
+	}
+}
+
+func put[T any](to *T, v *T) {
+	if v != nil {
+		*to = *v
+	}
+}
+
+// end ends the call by an event that needs no outcome: refused, cancelled, expired, voided, failed before anything was sent.
+func (d *driver) end(ctx context.Context, event journal.Event, code errs.Code, reason string) bool {
+	return d.step(ctx, event, control.Step{Code: code, Reason: reason}, Set{Code: &code, Reason: &reason}, nil)
+}
+
+// untilExpiry is when the call's approval, or its question, is over, on this process's clock; zero for never.
+func (d *driver) untilExpiry() time.Time {
+	if d.row.ExpiresAt.IsZero() {
+		return time.Time{}
+	}
+	return time.Now().Add(d.row.ExpiresAt.Sub(d.p.cfg.Store.Now()))
+}
+
+func (d *driver) expired() bool {
+	return !d.row.ExpiresAt.IsZero() && !d.p.cfg.Store.Now().Before(d.row.ExpiresAt)
+}
+
+// adopt prepares a driver for a row that it did not make.
+func (d *driver) adopt() {
+	d.recheck = true
+	d.expires = d.row.ExpiresAt.Sub(d.row.AdmittedAt)
+	d.out = attempt{intent: d.row.Intent, run: d.row.Run, worker: d.row.Worker}
+	if policy := d.p.policy.Load(); policy != nil {
+		d.drifted = policy.Drift[d.row.Connection][d.row.Tool]
+	}
+}
+
+// jobOf signs an intent for a run and puts what travels beside it together.
+func (p *Pipeline) jobOf(run Run, in *intent.Intent, beside intent.Beside, sealed control.Sealed, goes bool) (Job, error) {
+	encoded, signature, keyID, err := p.cfg.Signer.Sign(run.ID, in)
+	if err != nil {
+		return Job{}, err
+	}
+	return Job{Intent: in.ID, Encoded: encoded, Signature: signature, KeyID: keyID, Beside: beside, Sealed: sealed, Go: goes}, nil
+}

@@ -1,0 +1,75 @@
+package call
+
+import (
+	"context"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/journal"
+	"sallyport.dev/errs"
+)
+
+// late takes evidence that no driver expects: the same attempt's own outcome, after it was given up as uncertain. It counts while nobody resolved
+// the call. Whatever comes of it, the worker may then forget.
+func (p *Pipeline) late(ctx context.Context, run string, o Outcome) {
+	row, err := p.cfg.Store.ByIntent(ctx, o.Intent)
+	if errs.Is(err, errs.NotFound) {
+		p.cfg.Workers.Acknowledge(run, o.Intent) // an attempt that was never committed, or is not the call's last
+		return
+	}
+	if err != nil {
+		return // it comes again when the run comes up again
+	}
+	switch {
+	case row.Run != run:
+		p.cfg.Log.Error("a run reports an intent of another", "intent", o.Intent, "run", run)
+		return
+	case row.State == journal.Dispatching:
+		// Its driver is on the way: an adoption that has not begun, or one that just ended.
+		if !p.tell(run, o.Intent, toldOutcome{run, o}) {
+			p.cfg.Log.Warn("an outcome found no driver; it will come again", "call", row.ID)
+		}
+		return
+	case row.State == journal.Uncertain:
+		if !p.settleLate(ctx, row, o) {
+			return
+		}
+	}
+	p.cfg.Workers.Acknowledge(run, o.Intent)
+}
+
+// settleLate writes late evidence. It returns false when the store did not answer.
+func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome) bool {
+	event, set := p.judge(row, o)
+	if event == journal.OnLost || event == journal.OnInput || event == journal.OnTask {
+		return true // no news: uncertain it is. A question that nobody can answer any more is none.
+	}
+	to, err := journal.Next(row.State, event, journal.Situation{Write: true, Attempt: row.Attempt})
+	if err != nil {
+		return true
+	}
+	step := control.Step{From: row.State, Event: event, To: to, Attempt: row.Attempt, Actor: row.Worker, Reason: "late evidence"}
+	if len(o.Body) > 0 {
+		step.Digest = control.Sum(o.Body)
+	}
+	got, err := p.cfg.Store.Advance(ctx, &Advance{Call: row.ID, From: row.State, Attempt: row.Attempt, Lease: row.Lease, Step: step, Set: set, Durable: true})
+	if err != nil {
+		p.cfg.Log.Warn("late evidence was not written; it will come again", "call", row.ID, "err", err)
+		return false
+	}
+	if got == Done {
+		next := *row
+		next.State = to
+		applySet(&next, &set)
+		p.observe(&next, step)
+		if s := p.knownSession(row.Session); s != nil {
+			s.moved(&next)
+		}
+	}
+	return true
+}
+
+func (p *Pipeline) knownSession(id string) *sessionState {
+	p.sessionsMu.Lock()
+	defer p.sessionsMu.Unlock()
+	return p.sessions[id]
+}

@@ -1,0 +1,112 @@
+package call
+
+import (
+	"fmt"
+	"strings"
+
+	"sallyport.dev/control"
+	"sallyport.dev/control/journal"
+	"sallyport.dev/errs"
+	"sallyport.dev/relay"
+	"sallyport.dev/relay/strictjson"
+)
+
+// textResult is a CallToolResult of one text block, by concatenation.
+func textResult(sentence string, isError bool) []byte {
+	b := appendBlock([]byte(`{"content":[`), sentence)
+	b = append(b, `],"isError":`...)
+	if isError {
+		return append(b, `true}`...)
+	}
+	return append(b, `false}`...)
+}
+
+func appendBlock(b []byte, sentence string) []byte {
+	b = append(b, `{"type":"text","text":`...)
+	b = strictjson.AppendQuote(b, sentence)
+	return append(b, '}')
+}
+
+// resultOf is the CallToolResult that the model gets of a call as it stands: the server's own bytes where it answered (I11), a text otherwise.
+func resultOf(c *control.Call, callback bool, t text) []byte {
+	if c.State == journal.Answered && len(c.Body) > 0 {
+		if r := answer(c, callback); r != nil {
+			return fit(r, c)
+		}
+	}
+	return textResult(t.render())
+}
+
+// answer cuts the CallToolResult out of an answer without changing a byte of it; nil when there is none.
+func answer(c *control.Call, callback bool) []byte {
+	if c.Client {
+		return c.Body
+	}
+	if callback {
+		if content, ok := strictjson.Lookup(c.Body, "content"); ok && content[0] == '[' {
+			return c.Body
+		}
+		// Any other JSON becomes structuredContent, and its text a block for harnesses that read only those.
+		b := appendBlock([]byte(`{"content":[`), string(c.Body))
+		b = append(b, `],"structuredContent":`...)
+		return append(append(b, c.Body...), '}')
+	}
+	if result, ok := strictjson.Lookup(c.Body, "result"); ok && len(result) > 0 && result[0] == '{' {
+		return result
+	}
+	fault, ok := strictjson.Lookup(c.Body, "error")
+	if !ok {
+		return nil
+	}
+	raw, _ := strictjson.Lookup(fault, "message")
+	message, _ := strictjson.Unquote(raw)
+	sentence := fmt.Sprintf("%s answered %s with error %d: %s (call %s, %s).", c.Connection, c.Name, c.RPCCode, message, c.ID, errs.UpstreamError)
+	return textResult(sentence, true)
+}
+
+// fit hands a result over inline, or, where it is too long, its beginning with the length and the digest of the whole: a cut is always declared.
+func fit(result []byte, c *control.Call) []byte {
+	if len(result) <= relay.MaxInline {
+		return result
+	}
+	const beginning = 64 << 10
+	digest := control.Sum(result)
+	sentence := fmt.Sprintf("The answer of %s has %d bytes (SHA-256 %s), more than can be handed over; it is kept with call %s. It begins:", c.Name, len(result), digest, c.ID)
+	b := appendBlock([]byte(`{"content":[`), sentence)
+	b = append(b, ',')
+	b = appendBlock(b, strings.ToValidUTF8(string(result[:beginning]), ""))
+	b = append(b, `],"isError":`...)
+	if c.ToolResult == journal.ToolError {
+		return append(b, `true}`...)
+	}
+	return append(b, `false}`...)
+}
+
+// recorded puts the note that an answer is a recorded one before the answer's own blocks. Everything else stays byte for byte.
+func recorded(result []byte, note string) []byte {
+	for name, at := range strictjson.Spans(result) {
+		if string(name) != "content" || result[at.Value] != '[' {
+			continue
+		}
+		b := make([]byte, 0, len(result)+len(note)+64)
+		b = append(b, result[:at.Value+1]...)
+		b = appendBlock(b, note)
+		for range strictjson.Elements(result[at.Value:at.End]) {
+			b = append(b, ',')
+			break
+		}
+		return append(b, result[at.Value+1:]...)
+	}
+	b := appendBlock([]byte(`{"content":[`), note)
+	b = append(b, ']')
+	for range strictjson.Each(result) {
+		b = append(b, ',')
+		break
+	}
+	return append(b, result[1:]...)
+}
+
+// record is the relay's record of a result.
+func record(id string, digest control.Digest, state journal.State, result []byte) ([]byte, error) {
+	return relay.AppendResult(nil, &relay.Result{V: relay.Version, ID: id, Call: relay.Digest(digest), State: string(state), Result: result})
+}
