@@ -71,7 +71,7 @@ func (e *eventReader) readLine() ([]byte, error) {
 			continue
 		}
 		e.cr = false
-		i := bytes.IndexAny(chunk, "\r\n")
+		i := lineEnd(chunk)
 		n := i
 		if i < 0 {
 			n = len(chunk)
@@ -92,6 +92,18 @@ func (e *eventReader) readLine() ([]byte, error) {
 		}
 		return e.line, nil
 	}
+}
+
+// lineEnd is the offset of the first CR or LF, or -1. Two searches for one byte each are faster than one for either.
+func lineEnd(b []byte) int {
+	i := bytes.IndexByte(b, '\n')
+	if i >= 0 {
+		b = b[:i]
+	}
+	if cr := bytes.IndexByte(b, '\r'); cr >= 0 {
+		return cr
+	}
+	return i
 }
 
 func (e *eventReader) take(n int) {
