@@ -242,16 +242,17 @@ func (t *tx) mayAsk(q *control.Question, most int) (call.Result, error) {
 // world reads what a guard rests on: in the writer's transaction, so that a change of any of it is either before or after. id is the call itself.
 func (t *tx) world(g *call.Guard, id string) (call.World, error) {
 	w := call.World{Generation: t.head.generation, Quarantine: t.head.quarantine != ""}
-	if _, err := t.row("SELECT state, epoch FROM sessions WHERE id = ?", []any{g.Session}, &w.Session, &w.Epoch); err != nil {
+	in, err := t.sessionFact(g.Session)
+	if err != nil {
 		return w, err
 	}
+	w.Session, w.Epoch = in.state, in.epoch
 	if g.Credential.Connection != "" {
-		var err error
-		w.CredentialFound, err = t.row("SELECT version, state FROM credentials WHERE connection = ? AND subject = ? ORDER BY version DESC LIMIT 1",
-			[]any{g.Credential.Connection, g.Credential.Subject}, &w.Version, &w.Credential)
+		c, err := t.credentialFact(g.Credential.Connection, g.Credential.Subject)
 		if err != nil {
 			return w, err
 		}
+		w.CredentialFound, w.Version, w.Credential = c.version > 0, c.version, c.state
 	}
 	if g.Suspending {
 		var err error

@@ -68,10 +68,10 @@ func (s *Store) manyBare(ctx context.Context, sql string, args ...any) ([]*callR
 
 // OpenCalls returns what is not over, or not read.
 func (s *Store) OpenCalls(ctx context.Context, session string) ([]*control.Call, error) {
-	return s.manyWhole(ctx, `SELECT `+callColumns+` FROM calls WHERE open IN (1, 2) AND session = ? ORDER BY seq`, session)
+	return s.manyWhole(ctx, `SELECT `+callColumns+` FROM calls WHERE session = ? AND unread = 1 ORDER BY seq`, session)
 }
 
-const sqlTwins = `SELECT ` + callColumns + ` FROM calls WHERE twin = ? AND (open = 2 OR state IN ('uncertain', 'rejected')
+const sqlTwins = `SELECT ` + callColumns + ` FROM calls WHERE twin = ? AND (state IN (` + unfinishedStates + `, 'uncertain', 'rejected')
 OR state = 'answered' AND delivery <> 'acknowledged') ORDER BY seq DESC`
 
 // Twins returns the writes that matter to a new one of the same bytes, newest first.
@@ -177,8 +177,8 @@ const sqlListCalls = `SELECT ` + callColumns + ` FROM calls WHERE seq < ? AND or
 AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
 AND (? = '' OR instr(?, ' ' || state || ' ') > 0) AND admitted_at >= ? ORDER BY seq DESC LIMIT ?`
 
-// sqlListSession is the same over one session's index, for one value of open: each comes in the order of the calls.
-const sqlListSession = `SELECT ` + callColumns + ` FROM calls WHERE session = ? AND open IS ? AND seq < ? AND org = ?
+// sqlListSession is the same over one session's index, for one value of unread: each comes in the order of the calls.
+const sqlListSession = `SELECT ` + callColumns + ` FROM calls WHERE session = ? AND unread IS ? AND seq < ? AND org = ?
 AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
 AND (? = '' OR instr(?, ' ' || state || ' ') > 0) AND admitted_at >= ? ORDER BY seq DESC LIMIT ?`
 
@@ -208,9 +208,9 @@ func (s *Store) ListCalls(ctx context.Context, f call.Filter) ([]*control.Call, 
 	var rows []*callRow
 	var err error
 	if f.Session != "" {
-		for _, open := range []any{nil, 1, 2} {
+		for _, unread := range []any{nil, 1} {
 			var some []*callRow
-			if some, err = s.manyBare(ctx, sqlListSession, append([]any{f.Session, open, before, f.Org}, rest...)...); err != nil {
+			if some, err = s.manyBare(ctx, sqlListSession, append([]any{f.Session, unread, before, f.Org}, rest...)...); err != nil {
 				break
 			}
 			rows = append(rows, some...)

@@ -1,7 +1,10 @@
 package sqlstore
 
 import (
+	"strings"
+
 	"sallyport.dev/control"
+	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
 )
 
@@ -9,6 +12,9 @@ const callColumns = `seq, id, org, session, record, record_digest, epoch, host, 
 connection, tool, effect, repeat, client, twin, args_digest, retry_of, admitted_at, state, attempt, lease, expires_at, authority_kind, authority_id,
 subject, account, binding, intent, worker, run, started_at, rounds, transport, protocol, tool_result, http_status, rpc_code, failure, bytes, code,
 reason, delivery, gone, cancel, decided_at, settled_at, retried_by, resolved_by, note, records`
+
+// unfinishedStates is [journal.State.Unfinished] in SQL.
+const unfinishedStates = `'admitted', 'asking', 'approved', 'dispatching', 'retrying', 'input_wanted', 'working'`
 
 // callRow is a call and its place in the journal.
 type callRow struct {
@@ -28,16 +34,14 @@ func scanCall(r row) (*callRow, error) {
 	return c, err
 }
 
-const sqlInsertCall = `INSERT INTO calls (` + callColumns + `) VALUES (
-?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-?, ?, ?)`
+var sqlInsertCall = `INSERT INTO calls (` + callColumns + `, unread) VALUES (` + strings.Repeat("?, ", strings.Count(callColumns, ",")+1) + `?)`
 
 func (t *tx) insertCall(c *callRow) error {
 	_, err := t.exec(sqlInsertCall, c.seq, c.ID, c.Org, c.Session, c.Record, c.RecordDigest, c.Epoch, c.Host, c.Shim, c.HarnessCall, c.Trace, c.Progress,
 		c.TimeoutMS, string(c.Owner), c.Profile, c.Name, c.Connection, c.Tool, string(c.Effect), c.Repeat, c.Client, c.Twin, c.ArgsDigest, c.RetryOf,
 		c.AdmittedAt, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account, c.Binding, c.Intent,
 		c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult), c.HTTPStatus, c.RPCCode, string(c.Failure),
-		c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt, c.RetriedBy, string(c.ResolvedBy), c.Note, c.records)
+		c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt, c.RetriedBy, string(c.ResolvedBy), c.Note, c.records, c.unread())
 	t.moves = append(t.moves, c)
 	return err
 }
@@ -47,12 +51,28 @@ binding = ?, intent = ?, worker = ?, run = ?, started_at = ?, rounds = ?, transp
 rpc_code = ?, failure = ?, bytes = ?, code = ?, reason = ?, delivery = ?, gone = ?, cancel = ?, decided_at = ?, settled_at = ?, retried_by = ?,
 resolved_by = ?, note = ?, records = ? WHERE seq = ?`
 
+// sqlEndUnread takes a call's entry of the index to where what is over lies; a step that leaves it unread does not touch the index.
+const sqlEndUnread = `UPDATE calls SET unread = NULL WHERE seq = ?`
+
+func (c *callRow) unread() any {
+	if c.over() {
+		return nil
+	}
+	return 1
+}
+
+// over reports whether nothing can follow: it ended, and the model has its end.
+func (c *callRow) over() bool { return !c.live() && c.Delivery == journal.DeliveryAcknowledged }
+
 // updateCall writes what steps may change. The caller checked state, attempt and lease in this transaction: one goroutine writes.
 func (t *tx) updateCall(c *callRow) error {
 	_, err := t.exec(sqlUpdateCall, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account,
 		c.Binding, c.Intent, c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult),
 		c.HTTPStatus, c.RPCCode, string(c.Failure), c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt,
 		c.RetriedBy, string(c.ResolvedBy), c.Note, c.records, c.seq)
+	if err == nil && c.over() {
+		_, err = t.exec(sqlEndUnread, c.seq)
+	}
 	t.moves = append(t.moves, c)
 	return err
 }

@@ -68,10 +68,10 @@ func (c *conn) stmt(sql string) (*sqlite3.Stmt, error) {
 	}
 	st, tail, err := c.db.PrepareFlags(sql, sqlite3.PREPARE_PERSISTENT)
 	if err != nil {
-		return nil, fmt.Errorf("%w in %q", err, sql)
+		return nil, fmt.Errorf("%w in %.60q", err, sql)
 	}
 	if tail != "" {
-		return nil, fmt.Errorf("more than one statement in %q", sql)
+		return nil, fmt.Errorf("more than one statement in %.60q", sql)
 	}
 	c.stmts[sql] = st
 	return st, nil

@@ -45,7 +45,7 @@ func loadIndex(c *conn) (*callIndex, error) {
 		return nil, err
 	}
 	slices.Reverse(rows)
-	live, err := c.manyCalls(`SELECT ` + callColumns + ` FROM calls WHERE open = 2 OR state = 'uncertain'`)
+	live, err := c.manyCalls(`SELECT ` + callColumns + ` FROM calls WHERE unread = 1 AND state IN (` + unfinishedStates + `, 'uncertain')`)
 	if err != nil {
 		return nil, err
 	}

@@ -156,8 +156,8 @@ var callColumnsC = "c." + strings.ReplaceAll(strings.ReplaceAll(callColumns, "\n
 
 var (
 	selectCalls = `SELECT ` + callColumns + ` FROM calls `
-	// of calls that are over (open NULL), or ended and not read (open 1)
-	sqlLastEnded      = selectCalls + `WHERE session = ? AND open IS ? AND connection = ? AND tool = ? AND seq <> ? AND state <> 'uncertain' ORDER BY seq DESC LIMIT 1`
+	// over one value of unread: each comes in the order of the calls
+	sqlLastEnded      = selectCalls + `WHERE session = ? AND unread IS ? AND connection = ? AND tool = ? AND seq <> ? AND state NOT IN (` + unfinishedStates + `, 'uncertain') ORDER BY seq DESC LIMIT 1`
 	sqlApprovedBefore = `SELECT DISTINCT ` + callColumnsC + ` FROM questions q JOIN calls c ON c.id = q.call WHERE q.session = ? AND c.authority_kind = 'approval'
 AND c.seq <> ? ORDER BY c.seq DESC LIMIT 20`
 	sqlOtherTwins     = selectCalls + `WHERE twin = ? AND seq <> ? ORDER BY seq DESC LIMIT 20`
@@ -188,8 +188,8 @@ func (c *conn) subject(id string) (*subject, error) {
 		return nil, err
 	}
 	var last *callRow
-	for _, open := range []any{nil, 1} {
-		one, err := c.oneCall(sqlLastEnded, row.Session, open, row.Connection, row.Tool, row.seq)
+	for _, unread := range []any{nil, 1} {
+		one, err := c.oneCall(sqlLastEnded, row.Session, unread, row.Connection, row.Tool, row.seq)
 		if err != nil {
 			return nil, err
 		}

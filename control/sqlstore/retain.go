@@ -14,9 +14,9 @@ const retainStep = 200
 // Rows are walked from the oldest on and the walk ends at the first that is not old: nothing is scanned that is kept. What is unfinished or
 // uncertain is passed over.
 const (
-	sqlOldBodies = `SELECT b.key, c.admitted_at < ?, c.state <> 'uncertain' AND coalesce(c.open, 1) <> 2
+	sqlOldBodies = `SELECT b.key, c.admitted_at < ?, c.state NOT IN (` + unfinishedStates + `, 'uncertain')
 FROM (SELECT key FROM bodies WHERE key > ? ORDER BY key LIMIT ?) b JOIN calls c ON c.seq = b.key >> 4 ORDER BY b.key`
-	sqlOldCalls = `SELECT seq, admitted_at < ?, state <> 'uncertain' AND coalesce(open, 1) <> 2 FROM calls WHERE seq > ? ORDER BY seq LIMIT ?`
+	sqlOldCalls = `SELECT seq, admitted_at < ?, state NOT IN (` + unfinishedStates + `, 'uncertain') FROM calls WHERE seq > ? ORDER BY seq LIMIT ?`
 )
 
 // Retain removes what is too old, in small transactions: bodies after 30 days, calls, questions and records after 400 (by default).

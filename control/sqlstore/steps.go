@@ -261,7 +261,11 @@ func (t *tx) note(c *callRow, st *control.Step) error {
 	return t.updateCall(c)
 }
 
-const sqlDeliver = `UPDATE calls SET delivery = ? WHERE id = ? AND delivery <> 'acknowledged' AND delivery <> ?`
+// Of calls that ended.
+const (
+	sqlPublished    = `UPDATE calls SET delivery = 'published' WHERE id = ? AND delivery = 'none'`
+	sqlAcknowledged = `UPDATE calls SET delivery = 'acknowledged', unread = NULL WHERE id = ? AND delivery <> 'acknowledged'`
+)
 
 // Deliver raises deliveries with the next commit.
 func (s *Store) Deliver(all ...call.Delivered) {
@@ -274,8 +278,12 @@ func (s *Store) Deliver(all ...call.Delivered) {
 
 func (t *tx) deliver(d call.Delivered) error {
 	c := t.inMemory(d.Call)
-	if c == nil { // over: the row alone holds it
-		_, err := t.exec(sqlDeliver, string(d.Delivery), d.Call, string(d.Delivery))
+	if c == nil { // it ended: the row alone holds it
+		sql := sqlPublished
+		if d.Delivery == journal.DeliveryAcknowledged {
+			sql = sqlAcknowledged
+		}
+		_, err := t.exec(sql, d.Call)
 		return err
 	}
 	if rank(d.Delivery) <= rank(c.Delivery) {

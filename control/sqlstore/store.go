@@ -80,6 +80,7 @@ type Store struct {
 	checkpoints *walCheckpointer
 	highwater   *highwater
 	index       *callIndex
+	facts       facts
 
 	last       atomic.Int64 // newest time that was given out, Unix milliseconds
 	view       atomic.Pointer[head]
@@ -144,6 +145,10 @@ func (o *Options) defaults() {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.vfs == "" {
+		registerVFS()
+		o.vfs = vfsName
 	}
 	if o.free == nil {
 		o.free = freeBytes(o.Dir)

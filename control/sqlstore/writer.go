@@ -199,6 +199,7 @@ func (s *Store) transact(run []*write, riders []func(*tx) error, careful bool) e
 	if len(run) == 0 && len(riders) == 0 {
 		return nil
 	}
+	defer s.facts.end()
 	t := &s.tx
 	t.begin(s, careful)
 	if _, err := s.w.exec("BEGIN IMMEDIATE"); err != nil {
@@ -301,6 +302,7 @@ func (t *tx) exec(sql string, args ...any) (int64, error) {
 		}
 		t.opWrote, t.wrote = true, true
 	}
+	t.s.facts.changing(sql)
 	n, err := t.conn.exec(sql, args...)
 	if err != nil {
 		return 0, &broken{fmt.Errorf("%w in %.60q", err, sql)}

@@ -119,13 +119,10 @@ CREATE TABLE calls (
   resolved_by    TEXT NOT NULL,
   note           TEXT NOT NULL,
   records        BLOB NOT NULL, -- the numbers of its audit records, as varints of their differences
-  -- 2: somebody must drive it; 1: a person or the model has not seen its end; NULL: over
-  open INTEGER AS (CASE
-    WHEN state IN ('admitted', 'asking', 'approved', 'dispatching', 'retrying', 'input_wanted', 'working') THEN 2
-    WHEN state = 'uncertain' OR delivery <> 'acknowledged' THEN 1 END) VIRTUAL
+  unread         INTEGER -- 1 while it is unfinished, uncertain, or its end was not acknowledged; NULL when it is over
 ) STRICT;
--- Every step of a call stays within one leaf: NULL sorts before 1 and 2.
-CREATE INDEX calls_session ON calls (session, open);
+-- One entry for each call, which moves once, within its leaf: NULL sorts before 1.
+CREATE INDEX calls_session ON calls (session, unread);
 CREATE INDEX calls_twin ON calls (twin) WHERE twin IS NOT NULL;
 CREATE INDEX calls_uncertain ON calls (owner, connection, tool) WHERE state = 'uncertain';
 
