@@ -126,22 +126,25 @@ func (r refusedError) Error() string { return string(r) }
 // listen reads what the host says, and comes back to it when it was lost.
 func (c *Client) listen(ctx context.Context, conn *conn) {
 	defer close(c.done)
-	for {
-		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		for {
-			e, err := conn.receive()
-			if err != nil {
-				break
-			}
-			if e.Stop != nil {
-				c.stop(*e.Stop)
-			}
-		}
-		stop()
-		_ = conn.Close()
+	for conn != nil {
+		c.hear(ctx, conn)
 		c.keep(nil)
-		if conn = c.comeBack(ctx); conn == nil {
+		conn = c.comeBack(ctx)
+	}
+}
+
+// hear reads one connection to its end.
+func (c *Client) hear(ctx context.Context, conn *conn) {
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	for {
+		e, err := conn.receive()
+		if err != nil {
 			return
+		}
+		if e.Stop != nil {
+			c.stop(e.Stop.reason())
 		}
 	}
 }

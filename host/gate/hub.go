@@ -143,7 +143,7 @@ func (h *Hub) Stop(ctx context.Context, session string, why StopReason) error {
 	g.mu.Lock()
 	c := g.conn
 	g.mu.Unlock()
-	if c == nil || c.send(envelope{Stop: &why}) != nil {
+	if c == nil || c.send(envelope{Stop: why.wire()}) != nil {
 		g.kill()
 	}
 	g.endSoon(why.Grace + endTimeout)

@@ -29,7 +29,7 @@ const (
 	NamespaceShared  Reason = "namespace_shared"  // the sandbox lives in the host's own network
 	NamespaceChanged Reason = "namespace_changed" // another network namespace than the proof, or the sandbox itself, names
 	NetworkNotSeen   Reason = "network_not_seen"  // the host could not look at the sandbox's interfaces
-	InterfacesOpen   Reason = "interfaces_open"   // something beside lo
+	InterfacesOpen   Reason = "interfaces_open"   // something beside lo, or a way to it
 	RecordMissing    Reason = "record_missing"    // no gate record in time
 	RecordElsewhere  Reason = "record_elsewhere"  // of another session or epoch
 	ProbeUnclear     Reason = "probe_unclear"     // the probe does not say what was tried
@@ -50,7 +50,7 @@ var sentences = map[Reason]string{
 	NamespaceShared:  "the sandbox is in this machine's own network",
 	NamespaceChanged: "the sandbox is in another network namespace than its supervisor said",
 	NetworkNotSeen:   "this host cannot see the sandbox's network interfaces",
-	InterfacesOpen:   "the sandbox has a network interface",
+	InterfacesOpen:   "the sandbox has a network interface, or a route out",
 	RecordMissing:    "the sandbox's first process did not report in time",
 	RecordElsewhere:  "the sandbox reported for another session, or for an earlier start of this one",
 	ProbeUnclear:     "the sandbox did not say what it found of the network",
@@ -108,6 +108,7 @@ type Record struct {
 type Probe struct {
 	Clear      bool // it could be read and says what was tried
 	Interfaces []string
+	Routes     int // beyond lo
 	Answered   []string
 }
 
@@ -173,7 +174,7 @@ func decideRecord(f Facts) Reason {
 		return NamespaceChanged
 	case !f.Record.Probe.Clear:
 		return ProbeUnclear
-	case !slices.Equal(f.Record.Probe.Interfaces, []string{"lo"}):
+	case !slices.Equal(f.Record.Probe.Interfaces, []string{"lo"}), f.Record.Probe.Routes != 0:
 		return InterfacesOpen
 	case len(f.Record.Probe.Answered) > 0:
 		return ProbeAnswered

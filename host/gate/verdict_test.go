@@ -6,6 +6,7 @@ import (
 
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/proc"
+	"sallyport.dev/relay"
 )
 
 // good is a sandbox whose gate opens.
@@ -58,6 +59,7 @@ func TestDecide(t *testing.T) {
 		{"record from another network", func(f *Facts) { f.Record.NetNS = "4:1" }, NamespaceChanged},
 		{"probe not readable", func(f *Facts) { f.Record.Probe = Probe{} }, ProbeUnclear},
 		{"the guest sees more", func(f *Facts) { f.Record.Probe.Interfaces = []string{"lo", "tun0"} }, InterfacesOpen},
+		{"the guest sees a route", func(f *Facts) { f.Record.Probe.Routes = 1 }, InterfacesOpen},
 		{"something answered", func(f *Facts) { f.Record.Probe.Answered = []string{"tcp 169.254.169.254:80"} }, ProbeAnswered},
 		{"only asserted", func(f *Facts) { f.Closed = sandbox.Asserted }, DriverTooOpen},
 		{"asserted, with consent", func(f *Facts) { f.Closed, f.Demanded = sandbox.Asserted, sandbox.Asserted }, Opens},
@@ -96,6 +98,28 @@ func TestDecideNeedsEveryFact(t *testing.T) {
 		reflect.ValueOf(&f).Elem().Field(i).SetZero()
 		if Decide(f) == Opens {
 			t.Errorf("the gate opens without %s", name)
+		}
+	}
+}
+
+func TestReadProbe(t *testing.T) {
+	closed, err := relay.AppendProbe(nil, &relay.Probe{Interfaces: []string{"lo"}, Asked: []relay.Asked{{How: "tcp", To: "192.0.2.1:443", Got: relay.GotUnreachable}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := ReadProbe(closed); !reflect.DeepEqual(p, Probe{Clear: true, Interfaces: []string{"lo"}}) {
+		t.Errorf("%+v", p)
+	}
+	open, err := relay.AppendProbe(nil, &relay.Probe{Interfaces: []string{"eth0", "lo"}, Routes: 2, Asked: []relay.Asked{{How: "dns", To: "192.0.2.1:53", Got: relay.GotReply}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := ReadProbe(open); !p.Clear || len(p.Interfaces) != 2 || p.Routes != 2 || len(p.Answered) != 1 {
+		t.Errorf("%+v", p)
+	}
+	for _, bad := range []string{"", "{}", "[]", `{"interfaces":["lo"],"routes":0,"asked":[]}`} {
+		if ReadProbe([]byte(bad)).Clear {
+			t.Errorf("%q is clear", bad)
 		}
 	}
 }

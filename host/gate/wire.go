@@ -28,14 +28,14 @@ const maxMessage = 64 << 10
 //	host        stop
 //	supervisor  ended, and closes
 type envelope struct {
-	V         int         `json:"v"`
-	Challenge []byte      `json:"challenge,omitzero"`
-	Statement []byte      `json:"statement,omitzero"`
-	Signature []byte      `json:"signature,omitzero"`
-	Open      bool        `json:"open,omitzero"`
-	Refused   *Refusal    `json:"refused,omitzero"`
-	Stop      *StopReason `json:"stop,omitzero"`
-	Ended     *Ended      `json:"ended,omitzero"`
+	V         int          `json:"v"`
+	Challenge []byte       `json:"challenge,omitzero"`
+	Statement []byte       `json:"statement,omitzero"`
+	Signature []byte       `json:"signature,omitzero"`
+	Open      bool         `json:"open,omitzero"`
+	Refused   *Refusal     `json:"refused,omitzero"`
+	Stop      *stopMessage `json:"stop,omitzero"`
+	Ended     *Ended       `json:"ended,omitzero"`
 }
 
 // Refusal is why a gate stays shut.
@@ -47,9 +47,27 @@ type Refusal struct {
 
 // StopReason asks a supervisor to end its sandbox.
 type StopReason struct {
-	Message string        `json:"message"` // what a person at its terminal reads
-	Grace   time.Duration `json:"grace,format:nano"`
-	Park    bool          `json:"park"`
+	Message string        // what a person at its terminal reads
+	Grace   time.Duration // how long the agent may take to end by itself
+	Park    bool
+}
+
+// stopMessage is a StopReason on the wire.
+type stopMessage struct {
+	Message string `json:"message"`
+	GraceMS int64  `json:"grace_ms"`
+	Park    bool   `json:"park"`
+}
+
+func (r StopReason) wire() *stopMessage {
+	return &stopMessage{r.Message, r.Grace.Milliseconds(), r.Park}
+}
+
+// maxGrace bounds what a supervisor waits for its agent, whatever the host says.
+const maxGrace = time.Hour
+
+func (m *stopMessage) reason() StopReason {
+	return StopReason{m.Message, time.Duration(min(max(m.GraceMS, 0), maxGrace.Milliseconds())) * time.Millisecond, m.Park}
 }
 
 // Ended is what a supervisor says last.
