@@ -24,7 +24,7 @@ type Renewer struct {
 	// Keep stores the new identity before it is used. When it fails the identity is used all the same, and the log says so: the one on disk is
 	// still valid, and the process lives on.
 	Keep func(Material) error
-	Log  *slog.Logger
+	Log  *slog.Logger // nil: nowhere
 }
 
 // Due reports whether an identity with these bounds is due for renewal at now: half of its life is over.
@@ -34,6 +34,10 @@ func Due(notBefore, notAfter, now time.Time) bool {
 
 // Run renews until ctx ends, and returns its error.
 func (r *Renewer) Run(ctx context.Context) error {
+	log := r.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	wait := time.Duration(0)
 	retry := renewRetry
 	for {
@@ -47,23 +51,23 @@ func (r *Renewer) Run(ctx context.Context) error {
 			wait, retry = renewPoll, renewRetry
 			continue
 		}
-		if err := r.once(ctx); err != nil {
+		if err := r.once(ctx, log); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			r.Log.Warn("identity not renewed", "id", r.Source.ID().String(), "expires", to.UTC().Format(time.RFC3339), "again_in", retry, "err", err)
+			log.Warn("identity not renewed", "id", r.Source.ID().String(), "expires", to.UTC().Format(time.RFC3339), "again_in", retry, "err", err)
 			// Jitter: a fleet that was enrolled together must not ask together.
 			wait = retry/2 + rand.N(retry/2)
 			retry = min(2*retry, renewRetryMax)
 			continue
 		}
 		_, to = r.Source.Validity()
-		r.Log.Info("identity renewed", "id", r.Source.ID().String(), "expires", to.UTC().Format(time.RFC3339))
+		log.Info("identity renewed", "id", r.Source.ID().String(), "expires", to.UTC().Format(time.RFC3339))
 		wait, retry = renewPoll, renewRetry
 	}
 }
 
-func (r *Renewer) once(ctx context.Context) error {
+func (r *Renewer) once(ctx context.Context, log *slog.Logger) error {
 	req, err := NewRequest()
 	if err != nil {
 		return err
@@ -79,7 +83,7 @@ func (r *Renewer) once(ctx context.Context) error {
 		return err
 	}
 	if err := r.Keep(m); err != nil {
-		r.Log.Error("identity renewed, but not kept on disk", "id", r.Source.ID().String(), "err", err)
+		log.Error("identity renewed, but not kept on disk", "id", r.Source.ID().String(), "err", err)
 	}
 	return r.Source.Replace(m, time.Now())
 }

@@ -88,8 +88,8 @@ func store(dir *statefile.Dir, e Enrolment, m identity.Material) (*identity.Sour
 	if err != nil {
 		return nil, err
 	}
-	// An old slot would be taken over at the next start, in the new identity's place.
-	if err := dir.Remove(nextFile); err != nil {
+	// What an old slot holds would be taken over at the next start, in the new identity's place. A process that has it open keeps it.
+	if err := dir.Empty(nextFile); err != nil {
 		return nil, err
 	}
 	if err := writeEnrolment(dir, e); err != nil {

@@ -197,7 +197,7 @@ func (s *Slot) Keep(m identity.Material) error {
 	return nil
 }
 
-// takeOver moves a whole identity from the slot into the usual files, and removes the slot.
+// takeOver moves a whole identity from the slot into the usual files, and empties the slot.
 func takeOver(dir *statefile.Dir, e *Enrolment, now time.Time) error {
 	b, err := dir.Read(nextFile)
 	if errs.Is(err, errs.NotFound) {
@@ -215,7 +215,10 @@ func takeOver(dir *statefile.Dir, e *Enrolment, now time.Time) error {
 			e.CA = string(m.CA)
 		}
 	}
-	return dir.Remove(nextFile)
+	if len(b) == 0 {
+		return nil
+	}
+	return dir.Empty(nextFile)
 }
 
 func parseSlot(b []byte) (identity.Material, bool) {

@@ -138,6 +138,41 @@ func (d *Dir) Remove(name string) error {
 	return d.sync()
 }
 
+// Empty cuts a file to nothing where it lies, so that a process that has it open writes into the same file; one that is missing is no error. Errors:
+// [errs.Unavailable].
+func (d *Dir) Empty(name string) error {
+	f, err := d.root.OpenFile(name, os.O_WRONLY|os.O_TRUNC|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errs.Wrap(errs.Unavailable, "cannot empty "+d.Path(name), err)
+	}
+	err = f.Sync()
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errs.Wrap(errs.Unavailable, "cannot empty "+d.Path(name), err)
+	}
+	return nil
+}
+
+// Lock takes an exclusive lock on name, which it makes when it is missing, until the file returned is closed or the process ends. Errors:
+// [errs.Conflict] when another process has it, [errs.NotAllowed], [errs.Unavailable].
+func (d *Dir) Lock(name string) (*os.File, error) {
+	f, err := d.OpenSlot(name)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	f.Close()
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errs.Newf(errs.Conflict, "another process works with %s; end it first, or use another --state", d.path)
+	}
+	return nil, errs.Wrap(errs.Unavailable, "cannot lock "+d.Path(name), err)
+}
+
 // OpenSlot opens name for writing in place, and makes it (0600) when it is missing: for a process that may open no file later. Errors:
 // [errs.NotAllowed], [errs.Unavailable].
 func (d *Dir) OpenSlot(name string) (*os.File, error) {

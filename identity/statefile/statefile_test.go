@@ -107,6 +107,50 @@ func TestRefusesWhatOthersCanReach(t *testing.T) {
 	}
 }
 
+func TestEmptyKeepsTheFile(t *testing.T) {
+	d := open(t)
+	if err := d.Empty("slot"); err != nil {
+		t.Fatalf("a missing file: %v", err)
+	}
+	f, err := d.OpenSlot("slot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("old"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Empty("slot"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := d.Read("slot"); err != nil || len(b) != 0 {
+		t.Fatalf("%q %v", b, err)
+	}
+	if _, err := f.WriteAt([]byte("new"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := d.Read("slot"); err != nil || string(b) != "new" {
+		t.Errorf("who had it open writes elsewhere: %q %v", b, err)
+	}
+}
+
+func TestLock(t *testing.T) {
+	d := open(t)
+	first, err := d.Lock("lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := d.Lock("lock"); !errs.Is(err, errs.Conflict) || !strings.Contains(errs.Message(err), "another process works with "+d.Path("")) {
+		t.Errorf("a second lock: %v %v", f, err)
+	}
+	first.Close()
+	second, err := d.Lock("lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
+
 func TestRefusesWhatIsNoFile(t *testing.T) {
 	d := open(t)
 	secret := filepath.Join(t.TempDir(), "elsewhere")
