@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"sallyport.dev/telemetry"
+	"sallyport.dev/worker"
+)
+
+type workerCmd struct {
+	Join     string             `help:"Join a control plane with this one-time token, from sallyport enrol." placeholder:"TOKEN" env:"SALLYPORT_JOIN"`
+	Confine  string             `help:"report (confine what this kernel can, and say what is open), require, or off." enum:"report,require,off" default:"report"`
+	Port     []uint16           `help:"TCP ports that connections use. Default: any." placeholder:"PORT"`
+	Capacity int                `help:"Dispatches at once. Default: enough for one machine." placeholder:"N"`
+	Life     time.Duration      `help:"End and be replaced after so long; 0 never." default:"24h"`
+	Log      telemetry.LogFlags `embed:"" prefix:"log-"`
+}
+
+// Run runs a worker until it is told to end, or should be replaced by a fresh process.
+func (c *workerCmd) Run(ctx context.Context, g *Globals) error {
+	state, err := g.stateDir()
+	if err != nil {
+		return err
+	}
+	if err := makeState(state); err != nil {
+		return err
+	}
+	err = worker.Run(ctx, worker.Config{
+		State: filepath.Join(state, "worker"), Token: c.Join, Build: buildName(), Capacity: c.Capacity, Confine: worker.Confinement(c.Confine),
+		Ports: c.Port, Life: c.Life, Log: c.Log.Logger(g.err).With("part", "worker"),
+	})
+	if errors.Is(err, worker.ErrReplace) {
+		return nil // whoever supervises starts a fresh one
+	}
+	return err
+}
