@@ -78,10 +78,10 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	health := store.Health()
 	srv := server.New(server.Config{
 		Build: buildName(), Node: c.Name, Source: source, CA: keys.ca, Root: keys.root, Key: keys.node, Address: address,
-		Durable: health.Durable, Fsync: health.Fsync, Log: log,
+		Durable: health.Durable, Fsync: time.Duration(health.FsyncUS) * time.Microsecond, Log: log,
 	}, server.StoresOf(store))
 	pipeline := call.New(call.Config{
-		Run: store.Run(), Store: store, Sessions: store, Credentials: store, Workers: srv.Workers(), Signer: srv.Signer(), Hosts: srv.Hosts(),
+		Run: health.Run, Store: store, Sessions: store, Credentials: store, Workers: srv.Workers(), Signer: srv.Signer(), Hosts: srv.Hosts(),
 		Log: log, Observe: srv.Observe,
 	})
 	srv.Attach(pipeline)

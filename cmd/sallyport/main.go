@@ -36,13 +36,13 @@ type cli struct {
 
 	Init       initCmd       `cmd:"" help:"Make the state directory, the CA and the keys of this installation."`
 	Up         upCmd         `cmd:"" help:"Run control, a worker and a host on this machine, and restart what dies."`
-	Run        runCmd        `cmd:"" help:"Run an agent in a closed sandbox: sallyport run --profile dev -- claude"`
+	Run        notBuilt      `cmd:"" help:"Run an agent in a closed sandbox: sallyport run --profile dev -- claude"`
 	Apply      applyCmd      `cmd:"" help:"Show what sallyport.yaml would change, then change it."`
 	Diff       diffCmd       `cmd:"" help:"Show what sallyport.yaml would change."`
 	Approve    approveCmd    `cmd:"" help:"Approve a waiting call, after reading it."`
 	Deny       denyCmd       `cmd:"" help:"Deny a waiting call, with a reason that reaches the agent."`
 	Doctor     doctorCmd     `cmd:"" help:"Look for what would get in the way, and say what to type."`
-	Demo       demoCmd       `cmd:"" help:"Show the main job from end to end on this machine."`
+	Demo       notBuilt      `cmd:"" help:"Show the main job from end to end on this machine; today: make demo, in a checkout."`
 	Version    versionCmd    `cmd:"" help:"Print the build."`
 	Schema     schemaCmd     `cmd:"" help:"Print the JSON Schema of sallyport.yaml."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for bash, zsh or fish."`
@@ -65,7 +65,7 @@ type cli struct {
 	Enrol       enrolCmd       `cmd:"" help:"Print a one-time token for a new host or worker."`
 	Revoke      revokeCmd      `cmd:"" help:"Withdraw access, at once: sallyport revoke connection tracker"`
 	Restore     restoreCmd     `cmd:"" help:"Give access back."`
-	Harness     harnessCmd     `cmd:"" help:"Configuration for agents that somebody else starts."`
+	Harness     notBuilt       `cmd:"" help:"Configuration for agents that somebody else starts."`
 	Store       storeCmd       `cmd:"" help:"The database of control."`
 	Audit       auditCmd       `cmd:"" help:"The record of every decision."`
 
@@ -74,7 +74,6 @@ type cli struct {
 	Login     notBuilt `cmd:"" help:"Sign in to a control plane over HTTPS."`
 
 	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference pages."`
-	Supervise superviseCmd `cmd:"" hidden:"" name:"__supervise" help:"The parent of one sandbox."`
 }
 
 // notBuilt is a command that the design names and this build does not have.
