@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 
 	"sallyport.dev/guest/shim"
@@ -22,8 +21,8 @@ var build string
 func main() { os.Exit(run(os.Args[1:])) }
 
 const usage = `usage:
-  sallyport-guest shim [--relay DIR]                      serve MCP on standard input and output
-  sallyport-guest gate [--relay DIR] [options] -- CMD …   be a sandbox's first process; run CMD once the host opened
+  sallyport-guest shim [--in DIR] [--out DIR]             serve MCP on standard input and output
+  sallyport-guest gate [options] [--] CMD [ARG …]         be a sandbox's first process; run CMD once the host opened
   sallyport-guest version                                 print the build
 `
 
@@ -57,17 +56,16 @@ func run(args []string) int {
 
 func runShim(args []string) int {
 	flags := newFlags("shim")
-	dir := relayFlag(flags)
+	in, out := relayFlags(flags)
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return exitUsage
 	}
 	ctx, stop := shim.WhileWanted(context.Background())
 	defer stop()
-	in, out := dir.halves()
 	err := shim.New(shim.Config{
 		In: os.Stdin, Out: os.Stdout, Log: os.Stderr,
-		RelayIn: in, RelayOut: out, Build: buildName(),
+		RelayIn: *in, RelayOut: *out, Build: buildName(),
 	}).Run(ctx)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sallyport-guest shim: standard input cannot be read: %v\n", err)
@@ -82,15 +80,9 @@ func newFlags(name string) *flag.FlagSet {
 	return flags
 }
 
-// relayDir is the folder that holds in/ and out/.
-type relayDir struct{ path *string }
-
-func relayFlag(flags *flag.FlagSet) relayDir {
-	return relayDir{flags.String("relay", filepath.Dir(relay.GuestIn), "")}
-}
-
-func (d relayDir) halves() (in, out string) {
-	return filepath.Join(*d.path, filepath.Base(relay.GuestIn)), filepath.Join(*d.path, filepath.Base(relay.GuestOut))
+// relayFlags are the two halves of the relay directory: elsewhere than in a sandbox they lie where the host says.
+func relayFlags(flags *flag.FlagSet) (in, out *string) {
+	return flags.String("in", relay.GuestIn, ""), flags.String("out", relay.GuestOut, "")
 }
 
 // buildName names this build, in gate.json and to harnesses.

@@ -35,18 +35,17 @@ const dialPause = 50 * time.Millisecond
 type Bridge struct {
 	socket string
 	ln     *net.TCPListener
-	log    io.Writer
 	slots  chan struct{}
 }
 
-// Listen binds 127.0.0.1:port (0: any free port) for a bridge to socket. Lines about failures go to log.
-func Listen(port int, socket string, log io.Writer) (*Bridge, error) {
+// Listen binds 127.0.0.1:port (0: any free port) for a bridge to socket.
+func Listen(port int, socket string) (*Bridge, error) {
 	// The address is a constant: 127.0.0.1 and never a name, so that neither a flag nor a hosts file widens it.
 	ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
 		return nil, fmt.Errorf("listen on 127.0.0.1:%d: %w", port, err)
 	}
-	return &Bridge{socket: socket, ln: ln, log: log, slots: make(chan struct{}, MaxConns)}, nil
+	return &Bridge{socket: socket, ln: ln, slots: make(chan struct{}, MaxConns)}, nil
 }
 
 // Addr returns the address that the bridge listens on.
@@ -98,7 +97,7 @@ func temporary(err error) bool {
 func (b *Bridge) forward(ctx context.Context, c *net.TCPConn) {
 	u, err := b.dial(ctx)
 	if err != nil {
-		fmt.Fprintf(b.log, "sallyport-bridge: the host's socket does not answer: %v\n", err)
+		// Nobody reads a log in a sandbox, and its terminal is the agent's: the client sees a reset, the host knows when it is away.
 		abort(c)
 		c.Close()
 		return

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start serves a bridge to socket until the test ends.
 func start(t *testing.T, socket string) *Bridge {
 	t.Helper()
-	b, err := Listen(0, socket, io.Discard)
+	b, err := Listen(0, socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestListensOnLoopbackOnly(t *testing.T) {
 	if ip := b.Addr().IP; !ip.Equal(net.IPv4(127, 0, 0, 1)) {
 		t.Fatalf("listens on %v", ip)
 	}
-	if _, err := Listen(b.Addr().Port, "x", io.Discard); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := Listen(b.Addr().Port, "x"); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Fatalf("a second bridge on the same port: %v", err)
 	}
 }
@@ -228,7 +228,7 @@ func TestManyConnectionsAreBounded(t *testing.T) {
 func TestServeEndsWithItsConnections(t *testing.T) {
 	socket := socketIn(t)
 	bind(t, socket, echo)
-	b, err := Listen(0, socket, io.Discard)
+	b, err := Listen(0, socket)
 	if err != nil {
 		t.Fatal(err)
 	}
