@@ -190,6 +190,16 @@ func (c *Control) Mend() {
 	c.notify()
 }
 
+// Forget says that the host lost what it knew of its calls: its process ended, or it stopped serving. It may send records again that control has
+// journaled.
+func (c *Control) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.calls {
+		k.told = false
+	}
+}
+
 // OnCall has f called with each new call, on the stream's goroutine; f may answer it.
 func (c *Control) OnCall(f func(*Call)) {
 	c.mu.Lock()
