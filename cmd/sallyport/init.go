@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"sallyport.dev/errs"
-	"sallyport.dev/identity"
 	"sallyport.dev/identity/statefile"
 )
 
@@ -114,5 +113,3 @@ func writeNew(path, text string, mode os.FileMode) (bool, error) {
 	_, err = f.WriteString(text)
 	return true, err
 }
-
-var _ = identity.DefaultDomain

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"sallyport.dev/errs"
+	"sallyport.dev/identity"
 )
 
 // Exit codes. run returns the agent's own code, and 125 when Sallyport failed before it ran.
@@ -130,7 +131,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(&c.Globals),
-		kong.UsageOnError(),
+		kong.Vars{"domain": identity.DefaultDomain},
 	)
 	if err != nil {
 		fmt.Fprintf(stderr, "sallyport: %v\n", err)
