@@ -29,6 +29,8 @@ type fakeWorkers struct {
 	attempts map[string]int // by call: intents that were released
 	broken   []string       // what control did that no control may do
 	refuse   error          // of Pick
+	cutReady bool           // Prepare never gets ready
+	held     map[chan struct{}]bool
 }
 
 // plan is what becomes of a dispatch.
@@ -53,7 +55,7 @@ func newFakeWorkers() *fakeWorkers {
 	}
 	w := &fakeWorkers{
 		key: key, worker: "spiffe://sallyport.internal/worker/default/one", run: control.NewID(), up: true, dead: map[string]bool{},
-		entries: map[string]*fakeIntent{}, queue: make(chan func(), 4096), sent: map[string]int{}, attempts: map[string]int{},
+		entries: map[string]*fakeIntent{}, queue: make(chan func(), 4096), sent: map[string]int{}, attempts: map[string]int{}, held: map[chan struct{}]bool{},
 	}
 	w.plan = func(*intent.Intent) plan { return plan{outcome: answered(`{"content":[{"type":"text","text":"ok"}]}`)} }
 	return w
@@ -150,7 +152,9 @@ func (w *fakeWorkers) Submit(run string, j call.Job) error {
 		w.release(e, p)
 		return nil
 	}
-	w.emit(func(ev call.WorkerEvents) { ev.Ready(run, call.Ready{Intent: in.ID}) })
+	if !w.cutReady {
+		w.emit(func(ev call.WorkerEvents) { ev.Ready(run, call.Ready{Intent: in.ID}) })
+	}
 	return nil
 }
 
@@ -168,6 +172,7 @@ func (w *fakeWorkers) release(e *fakeIntent, p plan) {
 		w.finish(e, p.outcome, p.mute)
 		return
 	}
+	w.held[p.hold] = true
 	go func() {
 		<-p.hold
 		w.mu.Lock()
@@ -321,7 +326,7 @@ func (w *fakeWorkers) restart() {
 type fakeHosts struct {
 	mu        sync.Mutex
 	up        bool
-	journaled map[string]control.Digest
+	journaled map[string]map[control.Digest]bool
 	results   map[string]relay.Result
 	progress  map[string][]call.Progress
 	count     map[string]int
@@ -331,7 +336,7 @@ type fakeHosts struct {
 
 func newFakeHosts() *fakeHosts {
 	return &fakeHosts{
-		up: true, journaled: map[string]control.Digest{}, results: map[string]relay.Result{}, progress: map[string][]call.Progress{}, count: map[string]int{},
+		up: true, journaled: map[string]map[control.Digest]bool{}, results: map[string]relay.Result{}, progress: map[string][]call.Progress{}, count: map[string]int{},
 		news: make(chan struct{}, 1),
 	}
 }
@@ -340,7 +345,10 @@ func newFakeHosts() *fakeHosts {
 func (h *fakeHosts) Journaled(to call.Address, digest control.Digest) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.journaled[to.Record] = digest
+	if h.journaled[to.Record] == nil {
+		h.journaled[to.Record] = map[control.Digest]bool{}
+	}
+	h.journaled[to.Record][digest] = true
 }
 
 // Progress implements call.Hosts.
@@ -365,7 +373,7 @@ func (h *fakeHosts) Result(to call.Address, record []byte) bool {
 		h.broken = append(h.broken, "a result does not parse: "+err.Error())
 		return true
 	}
-	if d, ok := h.journaled[to.Record]; !ok || relay.Digest(d) != r.Call {
+	if !h.journaled[to.Record][control.Digest(r.Call)] {
 		h.broken = append(h.broken, "a result of another record than was journaled")
 	}
 	h.results[to.Record] = r

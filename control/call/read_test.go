@@ -1,19 +1,450 @@
 package call_test
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"sallyport.dev/control"
+	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
+	"sallyport.dev/errs"
+	"sallyport.dev/intent"
 )
 
-func TestReadRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		defer r.end()
+// bubble runs a test with a rig inside a synctest bubble.
+func bubble(t *testing.T, name string, test func(t *testing.T, r *rig), options ...option) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, options...)
+			defer r.end()
+			test(t, r)
+		})
+	})
+}
+
+func TestRead(t *testing.T) {
+	bubble(t, "the server's bytes come unchanged", func(t *testing.T, r *rig) {
+		exact := `{ "content" : [{"type":"text","text":"\u00e9\/"}],"structuredContent":{"n":12345678901234567890,"f":1.10},"x-unknown":[1e400],"_meta":{} }`
+		r.plan(plan{outcome: answered(exact)})
 		c := r.do("list_issues", `{"project":"web","n":12345678901234567890}`)
-		r.says(c, `{"content":[{"type":"text","text":"ok"}]}`)
+		if got := r.result(c); got != exact {
+			t.Fatalf("got %s", got)
+		}
 		r.state(c, journal.Answered)
 		r.sends(c, 1)
+		row := r.row(c)
+		if row.Transport != journal.TransportAnswered || row.Protocol != journal.ProtocolResult || row.ToolResult != journal.ToolOK || row.HTTPStatus != 200 {
+			t.Fatalf("facts: %+v", row.Facts)
+		}
+		if row.Delivery != journal.DeliveryPublished || string(row.Arguments) != c.args {
+			t.Fatalf("delivery %s, arguments %s", row.Delivery, row.Arguments)
+		}
+		r.p.Acknowledge(c.addr)
+		if got := r.row(c).Delivery; got != journal.DeliveryAcknowledged {
+			t.Fatalf("delivery %s", got)
+		}
+	})
+	bubble(t, "an error of the tool is an answer", func(t *testing.T, r *rig) {
+		r.plan(plan{outcome: answered(`{"content":[],"isError":true}`)})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, `{"content":[],"isError":true}`)
+		if row := r.row(c); row.State != journal.Answered || row.ToolResult != journal.ToolError {
+			t.Fatalf("%s %+v", row.State, row.Facts)
+		}
+	})
+	bubble(t, "a JSON-RPC error is an answer", func(t *testing.T, r *rig) {
+		o := answered(`{}`)
+		o.Body = []byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"no \"such\" issue"}}`)
+		r.plan(plan{outcome: o})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, `error -32001: no \"such\" issue`, string(errs.UpstreamError), `"isError":true`)
+		r.state(c, journal.Answered)
+	})
+	for name, o := range map[string]call.Outcome{
+		"a status":      {Transport: journal.TransportAnswered, Status: 403, Failure: journal.FailStatus, Bytes: 9},
+		"an error code": {Transport: journal.TransportAnswered, Status: 200, Bytes: 9, Body: []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"x"}}`)},
+	} {
+		bubble(t, "rejected by "+name, func(t *testing.T, r *rig) {
+			r.plan(plan{outcome: o})
+			c := r.do("list_issues", `{"project":"web"}`)
+			r.says(c, "tracker refused list_issues", "says that it did not run", "(call "+control.CallID(r.s.ID, c.id)+", rejected)")
+			r.state(c, journal.Rejected)
+			r.sends(c, 1)
+		})
+	}
+	bubble(t, "a lost read that may be repeated is asked again", func(t *testing.T, r *rig) {
+		n := 0
+		r.workers.plan = func(*intent.Intent) plan {
+			if n++; n == 1 {
+				return plan{outcome: lost()}
+			}
+			return plan{outcome: answered(`{"content":[]}`)}
+		}
+		c := r.do("list_issues", `{"project":"web"}`)
+		r.waits(c)
+		r.state(c, journal.Retrying)
+		r.later(100 * time.Millisecond)
+		r.says(c, `{"content":[]}`)
+		r.sends(c, 2)
+		if a := r.row(c).Attempt; a != 2 {
+			t.Fatalf("attempt %d", a)
+		}
+	})
+	bubble(t, "twice, and no more", func(t *testing.T, r *rig) {
+		r.plan(plan{outcome: lost()})
+		c := r.do("list_issues", `{"project":"web"}`)
+		r.later(time.Second)
+		r.says(c, "tracker did not answer list_issues", string(errs.NoAnswer))
+		r.state(c, journal.Failed)
+		r.sends(c, 2)
+	})
+	bubble(t, "a lost read that may not be repeated is not", func(t *testing.T, r *rig) {
+		r.plan(plan{outcome: lost()})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, string(errs.NoAnswer))
+		r.sends(c, 1)
+	})
+	bubble(t, "unsent, and again", func(t *testing.T, r *rig) {
+		r.plan(plan{prepare: unsent(journal.FailConnect)})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.later(time.Second)
+		r.says(c, "tracker could not be reached; nothing was sent (not_sent). It is safe to call get_issue again later.")
+		r.state(c, journal.Failed)
+		r.sends(c, 0)
+		if row := r.row(c); row.Attempt != 2 || row.Transport != journal.TransportNotSent || row.Failure != journal.FailConnect {
+			t.Fatalf("attempt %d, facts %+v", row.Attempt, row.Facts)
+		}
+	})
+	bubble(t, "no worker lives", func(t *testing.T, r *rig) {
+		r.workers.up = false
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, string(errs.NotSent))
+		if row := r.row(c); row.State != journal.Failed || row.Attempt != 0 {
+			t.Fatalf("%s, attempt %d", row.State, row.Attempt)
+		}
+	})
+	bubble(t, "a report that contradicts itself is no proof", func(t *testing.T, r *rig) {
+		o := unsent(journal.FailConnect)
+		o.Bytes = 1
+		r.plan(plan{outcome: o})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, string(errs.NoAnswer))
+	})
+	bubble(t, "an answer that is no answer", func(t *testing.T, r *rig) {
+		for _, body := range []string{``, `{}`, `{"result":[]}`, `{"result":{},"result":{}}`, `not json`, `{"error":{"code":"x"}}`} {
+			o := answered(`{}`)
+			o.Body = []byte(body)
+			r.plan(plan{outcome: o})
+			c := r.do("get_issue", `{"project":"web"}`)
+			r.says(c, string(errs.NoAnswer))
+			if f := r.row(c).Failure; f != journal.FailMalformed {
+				t.Fatalf("%s: failure %q", body, f)
+			}
+		}
+	})
+}
+
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		tool, args string
+		words      []string
+	}{
+		"an unknown tool":  {"delete_everything", `{}`, []string{"There is no tool delete_everything in this session (unknown_tool)"}},
+		"a missing member": {"list_issues", `{"title":"x"}`, []string{"Sallyport did not run list_issues: the arguments lacks project (invalid_arguments)", "Correct the arguments"}},
+		"a wrong type":     {"list_issues", `{"project":5}`, []string{"project must be string, not number"}},
+		"a rule's condition": {"create_issue", `{"project":"ops"}`, []string{
+			`Sallyport did not run create_issue: project \"ops\" is not allowed by the rule for this tool (rule_denied). Repeating the call will not help. Use a project in web, api, or go on without it.`,
+		}},
+	} {
+		bubble(t, name, func(t *testing.T, r *rig) {
+			got := r.do(c.tool, c.args)
+			r.says(got, append(c.words, `"isError":true`)...)
+			r.state(got, journal.Refused)
+			r.sends(got, 0)
+		})
+	}
+	bubble(t, "a tool that nothing grants reads the same as one that is not there", func(t *testing.T, r *rig) {
+		r.apply(func(a *control.Apply) {
+			p := *r.profile
+			p.Grants = p.Grants[1:]
+			a.Profiles = []control.Profile{p}
+		})
+		c := r.do("list_issues", `{"project":"web"}`)
+		r.says(c, "There is no tool list_issues in this session (unknown_tool)")
+	})
+	bubble(t, "what the newest version refuses is refused", func(t *testing.T, r *rig) {
+		r.apply(func(a *control.Apply) {
+			p := *r.profile
+			p.Grants = append([]control.Grant{{Tools: []string{"tracker/*"}, Rule: control.Deny, When: `args.project == "web"`}}, p.Grants...)
+			a.Profiles = []control.Profile{p}
+		})
+		r.says(r.do("list_issues", `{"project":"web"}`), string(errs.RuleDenied))
+		r.says(r.do("list_issues", `{"project":"api"}`), `"ok"`)
+	})
+	bubble(t, "what was frozen stays refused", func(t *testing.T, r *rig) {
+		r.apply(func(a *control.Apply) {
+			p := *r.profile
+			p.Grants = []control.Grant{{Tools: []string{"tracker/*"}, Rule: control.Allow}}
+			a.Profiles = []control.Profile{p}
+		})
+		r.says(r.do("create_issue", `{"project":"ops"}`), string(errs.RuleDenied))
+	})
+	bubble(t, "a reviewer's stricter word counts at once", func(t *testing.T, r *rig) {
+		r.apply(func(a *control.Apply) {
+			c := catalogOf(tool("create_issue", control.Write, false), tool("get_issue", control.Write, false), tool("list_issues", control.Read, true))
+			a.Catalogs = []control.Catalog{c}
+		})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.state(c, journal.Asking) // a write is never just allowed
+	})
+	bubble(t, "no credential", func(t *testing.T, r *rig) {
+		c := control.Credential{Connection: "tracker", Subject: control.SubjectShared, Version: 2, State: control.CredentialBroken}
+		r.no(r.db.PutCredential(c))
+		r.p.PolicyChanged()
+		r.says(r.do("list_issues", `{"project":"web"}`), "tracker is not connected for this person; list_issues did not run (not_connected)")
+	})
+	bubble(t, "extra members", func(t *testing.T, r *rig) {
+		r.says(r.do("list_issues", `{"project":"web","extra":{"a":1}}`), "the arguments may not have extra")
+	}, func(a *control.Apply) { a.Catalogs[0].Tools[2].RefuseExtra = true })
+	bubble(t, "the network is not verified", func(t *testing.T, r *rig) {
+		s := *r.s
+		s.ID, s.Closed = control.NewID(), "no"
+		r.attach(&s)
+		c := r.do("create_issue", `{"project":"web"}`, func(c *record) { c.session = &s })
+		r.says(c, "not verified", string(errs.RuleDenied))
+		r.says(r.do("list_issues", `{"project":"web"}`, func(c *record) { c.session = &s }), `"ok"`)
+	})
+	bubble(t, "too long on the way", func(t *testing.T, r *rig) {
+		c := r.rec("list_issues", `{"project":"web"}`)
+		r.p.Submit(call.Submission{Host: host, Session: r.s.ID, Epoch: 1, Record: c.bytes, Waited: 2 * time.Minute})
+		synctest.Wait()
+		r.says(c, string(errs.DeadlineExceeded))
+		r.state(c, journal.Expired)
+		r.sends(c, 0)
+	})
+	bubble(t, "another epoch, another host, another session", func(t *testing.T, r *rig) {
+		c := r.rec("list_issues", `{"project":"web"}`)
+		r.p.Submit(call.Submission{Host: host, Session: r.s.ID, Epoch: 2, Record: c.bytes})
+		r.p.Submit(call.Submission{Host: host, Session: control.NewID(), Epoch: 1, Record: c.bytes})
+		synctest.Wait()
+		r.says(c, string(errs.NotAllowed))
+		other := r.rec("list_issues", `{"project":"web"}`)
+		r.p.Submit(call.Submission{Host: host + "2", Session: r.s.ID, Epoch: 1, Record: other.bytes})
+		synctest.Wait()
+		r.says(other, "belongs to another host")
+		if len(r.workers.sent) != 0 {
+			t.Fatal("something was sent")
+		}
+	})
+	bubble(t, "a closed session", func(t *testing.T, r *rig) {
+		r.no(r.db.CloseSession(t.Context(), r.s.ID, 0, "ada", "done"))
+		r.says(r.do("list_issues", `{"project":"web"}`), "the session is not open")
+	})
+	bubble(t, "a record that does not parse is dropped", func(t *testing.T, r *rig) {
+		r.p.Submit(call.Submission{Host: host, Session: r.s.ID, Epoch: 1, Record: []byte(`{"v":1}`)})
+		synctest.Wait()
+		if !strings.Contains(r.logged(), "a record was refused") {
+			t.Fatal("nothing in the log")
+		}
+	})
+}
+
+// attach stores another open session.
+func (r *rig) attach(s *control.Session) {
+	r.t.Helper()
+	template := r.open(s.Attended)
+	s.ID = template.ID
+	if err := r.db.Change(s.ID, func(row *control.Session) { *row = *s }); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestSameRecord(t *testing.T) {
+	bubble(t, "while it runs", func(t *testing.T, r *rig) {
+		hold := make(chan struct{})
+		r.plan(plan{outcome: answered(`{"content":[]}`), hold: hold})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.submit(c)
+		r.waits(c)
+		close(hold)
+		synctest.Wait()
+		r.says(c, `{"content":[]}`)
+		r.sends(c, 1)
+	})
+	bubble(t, "after its end", func(t *testing.T, r *rig) {
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.submit(c)
+		r.says(c, `"ok"`)
+		if r.hosts.count[c.id] != 2 {
+			t.Fatalf("%d results", r.hosts.count[c.id])
+		}
+		r.sends(c, 1)
+	})
+	bubble(t, "after its end, and a restart", func(t *testing.T, r *rig) {
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.crash(false)
+		r.submit(c)
+		r.says(c, `"ok"`)
+		r.sends(c, 1)
+	})
+	bubble(t, "attached after a restart", func(t *testing.T, r *rig) {
+		r.hosts.up = false
+		c := r.do("get_issue", `{"project":"web"}`)
+		if d := r.row(c).Delivery; d != journal.DeliveryNone {
+			t.Fatalf("delivery %s", d)
+		}
+		r.crash(false)
+		r.hosts.up = true
+		r.p.Attach(c.addr)
+		synctest.Wait()
+		r.says(c, `"ok"`)
+		if d := r.row(c).Delivery; d != journal.DeliveryPublished {
+			t.Fatalf("delivery %s", d)
+		}
+		r.p.Acknowledge(c.addr)
+		synctest.Wait()
+		if d := r.row(c).Delivery; d != journal.DeliveryAcknowledged {
+			t.Fatalf("delivery %s", d)
+		}
+	})
+	bubble(t, "other bytes", func(t *testing.T, r *rig) {
+		hold := make(chan struct{})
+		r.plan(plan{outcome: answered(`{"content":[]}`), hold: hold})
+		c := r.do("get_issue", `{"project":"web"}`)
+		other := r.rec("get_issue", `{"project":"api"}`, func(o *record) { o.id = c.id })
+		r.submit(other)
+		r.says(other, string(errs.Conflict))
+		close(hold)
+		synctest.Wait()
+		steps, err := r.db.Steps(t.Context(), control.CallID(r.s.ID, c.id))
+		r.no(err)
+		found := false
+		for _, s := range steps {
+			found = found || s.Event == "conflict" && s.Digest == control.Sum(other.bytes)
+		}
+		if !found {
+			t.Fatal("the conflict is not in the journal")
+		}
+		if got := string(r.row(c).Arguments); got != `{"project":"web"}` {
+			t.Fatalf("arguments %s", got)
+		}
+		// And after its end.
+		r.submit(other)
+		r.says(other, string(errs.Conflict))
+		r.sends(c, 1)
+	})
+	bubble(t, "an unknown record cannot be attached", func(t *testing.T, r *rig) {
+		c := r.rec("get_issue", `{"project":"web"}`)
+		r.p.Attach(c.addr)
+		synctest.Wait()
+		r.waits(c)
+	})
+}
+
+func TestHarnessSendsAgain(t *testing.T) {
+	bubble(t, "while the first runs", func(t *testing.T, r *rig) {
+		hold := make(chan struct{})
+		r.plan(plan{outcome: answered(`{"content":[]}`), hold: hold})
+		id := func(c *record) { c.harness = "toolu_1" }
+		a := r.do("get_issue", `{"project":"web"}`, id)
+		b := r.do("get_issue", `{"project":"web"}`, id)
+		r.waits(b)
+		close(hold)
+		synctest.Wait()
+		r.says(a, `{"content":[]}`)
+		r.says(b, `{"content":[]}`)
+		r.sends(a, 1)
+		r.sends(b, 0)
+	})
+	bubble(t, "answered and unread", func(t *testing.T, r *rig) {
+		id := func(c *record) { c.harness = "toolu_1" }
+		a := r.do("get_issue", `{"project":"web"}`, id)
+		b := r.do("get_issue", `{"project":"web"}`, id)
+		r.says(b, "This is the recorded answer of call "+control.CallID(r.s.ID, a.id), "was not run a second time (recorded_answer)", `{"type":"text","text":"ok"}`)
+		r.sends(b, 0)
+		// And after a restart, where only the journal remembers.
+		r.crash(false)
+		c := r.do("get_issue", `{"project":"web"}`, id)
+		r.says(c, "recorded_answer")
+		r.sends(c, 0)
+		r.p.Acknowledge(a.addr)
+		synctest.Wait()
+		d := r.do("get_issue", `{"project":"web"}`, id)
+		r.says(d, `{"content":[{"type":"text","text":"ok"}]}`)
+		r.sends(d, 1)
+	})
+	bubble(t, "read", func(t *testing.T, r *rig) {
+		id := func(c *record) { c.harness = "toolu_1" }
+		a := r.do("get_issue", `{"project":"web"}`, id)
+		r.p.Acknowledge(a.addr)
+		b := r.do("get_issue", `{"project":"web"}`, id)
+		r.sends(b, 1)
+	})
+	bubble(t, "another call of the same id", func(t *testing.T, r *rig) {
+		id := func(c *record) { c.harness = "toolu_1" }
+		a := r.do("get_issue", `{"project":"web"}`, id)
+		b := r.do("get_issue", `{"project":"api"}`, id)
+		r.sends(b, 1)
+		steps, err := r.db.Steps(t.Context(), control.CallID(r.s.ID, a.id))
+		r.no(err)
+		if steps[len(steps)-1].Event != "same_id_mismatch" {
+			t.Fatalf("the last line is %s", steps[len(steps)-1].Event)
+		}
+	})
+}
+
+func TestBounds(t *testing.T) {
+	bubble(t, "calls in flight", func(t *testing.T, r *rig) {
+		hold := make(chan struct{})
+		r.plan(plan{outcome: answered(`{"content":[]}`), hold: hold})
+		var all []*record
+		for range 64 {
+			all = append(all, r.do("get_issue", `{"project":"web"}`))
+		}
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, "64 calls of this session are open (busy)")
+		close(hold)
+		synctest.Wait()
+		for _, c := range all {
+			r.says(c, `{"content":[]}`)
+		}
+		r.says(r.do("get_issue", `{"project":"web"}`), `{"content":[]}`)
+	})
+	bubble(t, "a rule's limit", func(t *testing.T, r *rig) {
+		for range 2 {
+			r.says(r.do("list_issues", `{"project":"web"}`), `"ok"`)
+		}
+		c := r.do("list_issues", `{"project":"web"}`)
+		r.says(c, "its rule allows 2 calls in 1 h, and they are used up (limit_reached)")
+		r.state(c, journal.Refused)
+		r.later(time.Hour)
+		r.says(r.do("list_issues", `{"project":"web"}`), `"ok"`)
+	}, func(a *control.Apply) { a.Profiles[0].Grants[0].Limit = &control.Limit{Calls: 2, Per: time.Hour} })
+	bubble(t, "a condition that counts", func(t *testing.T, r *rig) {
+		r.says(r.do("list_issues", `{"project":"web"}`), `"ok"`)
+		r.says(r.do("list_issues", `{"project":"web"}`), string(errs.RuleDenied))
+	}, func(a *control.Apply) { a.Profiles[0].Grants[0].When = "used < 1" })
+	bubble(t, "unread results", func(t *testing.T, r *rig) {
+		r.plan(plan{outcome: answered(`{"content":[]}`)})
+		for range 1000 + 64 {
+			r.do("get_issue", `{"project":"web"}`)
+		}
+		r.says(r.do("get_issue", `{"project":"web"}`), "results of this session were never read (busy)")
+	})
+}
+
+func TestLongAnswer(t *testing.T) {
+	bubble(t, "is cut, and says so", func(t *testing.T, r *rig) {
+		long := `{"content":[{"type":"text","text":"` + strings.Repeat("é", 1<<20) + `"}],"isError":true}`
+		r.plan(plan{outcome: answered(long)})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, "has "+strconv.Itoa(len(long))+" bytes (SHA-256 "+control.Sum([]byte(long)).String(), "It begins:", `"isError":true`)
+		if got := string(r.row(c).Body); !strings.Contains(got, long) {
+			t.Fatal("the journal does not have the whole answer")
+		}
 	})
 }

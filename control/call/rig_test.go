@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -164,7 +165,7 @@ func (r *rig) end() {
 	r.p.Stop()
 	close(r.stop)
 	if broken := r.rules(); broken != "" {
-		r.t.Fatal(broken)
+		r.t.Error(broken)
 	}
 }
 
@@ -365,6 +366,21 @@ func (r *rig) apply(change func(*control.Apply)) {
 	_, err = r.db.Apply(r.t.Context(), &a)
 	r.no(err)
 	r.p.PolicyChanged()
+	synctest.Wait()
+}
+
+// holds returns the holds of plans that were released.
+func (r *rig) holds() map[chan struct{}]bool {
+	r.workers.mu.Lock()
+	defer r.workers.mu.Unlock()
+	return maps.Clone(r.workers.held)
+}
+
+// endHolds lets what the worker holds end, so that the bubble can.
+func (r *rig) endHolds() {
+	for h := range r.holds() {
+		close(h)
+	}
 	synctest.Wait()
 }
 

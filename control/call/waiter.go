@@ -56,13 +56,18 @@ func (d *driver) add(w *waiter) {
 	if hold > beat {
 		w.beatAt = now.Add(beat)
 	}
+	if w.s == nil {
+		if w.s = d.s; w.addr.Session != d.l.session {
+			w.s = d.p.knownSession(w.addr.Session)
+		}
+	}
 	i := slices.IndexFunc(d.waiters, func(o *waiter) bool { return o.addr.Record == w.addr.Record && o.addr.Session == w.addr.Session })
 	if i < 0 {
 		d.waiters = append(d.waiters, w)
 		return
 	}
 	old := d.waiters[i]
-	w.counted, w.base, w.kind, w.shim, w.progress = old.counted, old.base, old.kind, old.shim, old.progress
+	w.s, w.counted, w.base, w.kind, w.shim, w.progress = old.s, old.counted, old.base, old.kind, old.shim, old.progress
 	w.holdAt, w.beatAt = old.holdAt, old.beatAt
 	d.waiters[i] = w
 }
