@@ -14,6 +14,7 @@ import (
 	"sallyport.dev/host/daemon"
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/bwrap"
+	"sallyport.dev/host/sandbox/launch"
 	"sallyport.dev/host/sandbox/process"
 	"sallyport.dev/identity"
 	"sallyport.dev/identity/enrol"
@@ -30,7 +31,13 @@ type hostCmd struct {
 }
 
 // drivers are the sandbox drivers of this build.
-func drivers() sandbox.Registry { return sandbox.NewRegistry(&bwrap.Driver{}, &process.Driver{}) }
+func drivers() sandbox.Registry {
+	self := "/proc/self/exe"
+	return sandbox.NewRegistry(
+		&bwrap.Driver{Launcher: []string{self, launch.Arg}, Enter: []string{self, bwrap.EnterArg}},
+		&process.Driver{Launcher: []string{self, launch.Arg}},
+	)
+}
 
 // Run runs the host until it is told to end.
 func (c *hostCmd) Run(ctx context.Context, g *Globals) error {

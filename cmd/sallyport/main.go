@@ -37,7 +37,7 @@ type cli struct {
 
 	Init       initCmd       `cmd:"" help:"Make the state directory, the CA and the keys of this installation."`
 	Up         upCmd         `cmd:"" help:"Run control, a worker and a host on this machine, and restart what dies."`
-	Run        notBuilt      `cmd:"" help:"Run an agent in a closed sandbox: sallyport run --profile dev -- claude"`
+	Run        runCmd        `cmd:"" help:"Run an agent in a closed sandbox: sallyport run --profile dev -- claude"`
 	Apply      applyCmd      `cmd:"" help:"Show what sallyport.yaml would change, then change it."`
 	Diff       diffCmd       `cmd:"" help:"Show what sallyport.yaml would change."`
 	Approve    approveCmd    `cmd:"" help:"Approve a waiting call, after reading it."`
@@ -87,7 +87,14 @@ func (notBuilt) Run(k *kong.Context) error {
 	return errs.Newf(errs.Unavailable, "sallyport %s: not built", strings.Fields(k.Command())[0])
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	if len(os.Args) > 1 {
+		if helper, ok := helpers[os.Args[1]]; ok {
+			os.Exit(helper(os.Args[1:]))
+		}
+	}
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
 
 // exitError carries an exit code of its own, such as the agent's.
 type exitError struct {

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/errs"
+	"sallyport.dev/host/daemon"
+	"sallyport.dev/host/gate"
+	"sallyport.dev/host/sandbox"
+	"sallyport.dev/host/sandbox/bwrap"
+	"sallyport.dev/host/sandbox/launch"
+	"sallyport.dev/host/supervisor"
+	"sallyport.dev/telemetry"
+)
+
+// helpers are the entries of this program that are no commands: they run between fork and exec, or inside a sandbox, before anything else.
+var helpers = map[string]func(args []string) int{
+	launch.Arg:     func([]string) int { return launch.Main() },
+	bwrap.EnterArg: func(args []string) int { return bwrap.EnterMain(args) },
+}
+
+type runCmd struct {
+	Profile    string             `required:"" help:"What the sandbox may do."`
+	Workspace  string             `help:"The folder that the agent works in. Default: the current one." placeholder:"DIR"`
+	Unattended bool               `help:"No person is there: a write that needs one is refused at once."`
+	Harness    string             `help:"claude, codex, pi, or other. Default: by the program's name." enum:"auto,claude,codex,pi,other" default:"auto"`
+	Insecure   bool               `name:"insecure-no-sandbox" help:"With a profile of the process driver: run the agent without any isolation."`
+	Env        []string           `help:"Set a variable for the agent, or keep one of yours by its name." placeholder:"NAME[=VALUE]"`
+	Log        telemetry.LogFlags `embed:"" prefix:"log-"`
+	Args       []string           `arg:"" passthrough:"" help:"-- and the agent's command."`
+}
+
+// Run runs an agent in a closed sandbox and returns its exit code; 125 when Sallyport failed before it ran.
+func (c *runCmd) Run(ctx context.Context, g *Globals) error {
+	out, err := c.run(ctx, g)
+	for _, r := range out.Remarks {
+		g.note("Look at this: %s", oneLine(r))
+	}
+	switch {
+	case out.Stopped != "":
+		g.note("The sandbox was ended: %s", oneLine(out.Stopped))
+	case err == nil && out.Ran:
+		return exitError{code: out.Code}
+	}
+	if err == nil && !out.Ran {
+		err = errs.New(errs.Internal, "the agent did not run")
+	}
+	if out.Ran {
+		return exitError{code: out.Code, err: err}
+	}
+	return exitError{code: exitRun, err: err}
+}
+
+func (c *runCmd) run(ctx context.Context, g *Globals) (supervisor.Outcome, error) {
+	failed := supervisor.Outcome{Code: exitRun}
+	args := c.Args
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return failed, errs.New(errs.Invalid, "name the agent's command after --, such as: sallyport run --profile dev -- claude")
+	}
+	log := c.Log.Logger(g.err).With("part", "run")
+	profile, ticket, err := c.ticket(ctx, g)
+	if err != nil {
+		return failed, err
+	}
+	registry := drivers()
+	driver, err := registry.Choose(profile.GetDriver(), "", c.Insecure)
+	if err != nil {
+		return failed, err
+	}
+	agent, err := c.agent(args)
+	if err != nil {
+		return failed, err
+	}
+	hostSocket, err := g.socket("host.sock")
+	if err != nil {
+		return failed, err
+	}
+	opened, err := daemon.Open(ctx, hostSocket, daemon.Request{
+		Profile: c.Profile, Ticket: ticket, Attended: profile.GetAttended() && !c.Unattended, Harness: agent.kind, Driver: driver.Name(), Insecure: c.Insecure,
+	})
+	if err != nil {
+		return failed, err
+	}
+	job, err := c.job(g, agent, opened, driver)
+	if err != nil {
+		return failed, err
+	}
+	host, err := gate.NewClient(gate.Dial(opened.Gate))
+	if err != nil {
+		return failed, err
+	}
+	in, out, errOut, err := g.files()
+	if err != nil {
+		return failed, err
+	}
+	return supervisor.Run(ctx, supervisor.Config{
+		Job: job, Driver: driver, Host: host, Stdio: supervisor.Stdio{In: in, Out: out, Err: errOut}, Log: log,
+		Started: func(f sandbox.Facts) {
+			for _, n := range f.Notes {
+				g.note("Note: %s", oneLine(n))
+			}
+			log.Debug("the sandbox runs", "session", opened.Session, "driver", f.Driver, "closed", string(f.Closed), "bounds", string(f.Levels.Summary()))
+		},
+	})
+}
+
+// ticket finds the profile and asks for the right to open one session of it as oneself.
+func (c *runCmd) ticket(ctx context.Context, g *Globals) (*sallyportv1.ProfileRow, string, error) {
+	api, err := g.client()
+	if err != nil {
+		return nil, "", err
+	}
+	list, err := answer(api.ListProfiles(ctx, &sallyportv1.ListProfilesRequest{}))
+	if err != nil {
+		return nil, "", err
+	}
+	for _, p := range list.GetProfiles() {
+		if p.GetName() != c.Profile {
+			continue
+		}
+		t, err := answer(api.SessionTicket(ctx, &sallyportv1.SessionTicketRequest{Profile: c.Profile, Attended: p.GetAttended() && !c.Unattended}))
+		if err != nil {
+			return nil, "", err
+		}
+		return p, t.GetTicket(), nil
+	}
+	return nil, "", errs.Newf(errs.NotFound, "no profile is named %q; sallyport profiles list shows them", c.Profile)
+}
+
+// agent is the program that is run.
+type agent struct {
+	kind string // harness
+	args []string
+	path string // of args[0], absolute, links resolved
+}
+
+func (c *runCmd) agent(args []string) (agent, error) {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return agent{}, errs.Newf(errs.NotFound, "the agent's program %s is not found; name it with its path", args[0])
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return agent{}, errs.Wrap(errs.NotFound, "the agent's program is not found", err)
+	}
+	a := agent{kind: c.Harness, args: args, path: path}
+	if a.kind == "auto" {
+		a.kind = "other"
+		switch name := filepath.Base(path); name {
+		case "claude", "codex", "pi":
+			a.kind = name
+		}
+	}
+	return a, nil
+}
+
+// job is what the supervisor runs.
+func (c *runCmd) job(g *Globals, a agent, o *daemon.Opened, driver sandbox.Driver) (supervisor.Job, error) {
+	state, err := g.stateDir()
+	if err != nil {
+		return supervisor.Job{}, err
+	}
+	run, err := g.runDir()
+	if err != nil {
+		return supervisor.Job{}, err
+	}
+	workspace := sandbox.Workspace{Mode: sandbox.WorkspaceMode(o.Workspace), Protected: nil, EnvFiles: o.EnvFiles}
+	if workspace.Mode != sandbox.NoWorkspace {
+		dir := c.Workspace
+		if dir == "" {
+			dir = "."
+		}
+		if dir, err = filepath.Abs(dir); err == nil {
+			dir, err = filepath.EvalSymlinks(dir)
+		}
+		if err != nil {
+			return supervisor.Job{}, errs.Wrap(errs.NotFound, "the workspace cannot be found", err)
+		}
+		workspace.Path = dir
+	}
+	if len(o.Protected) > 0 {
+		workspace.Protected = append(sandbox.DefaultProtected(), o.Protected...)
+	}
+	plan := sandbox.Plan{
+		Driver: driver.Name(), Session: o.Session, Epoch: o.Epoch, Dir: o.Dir, In: o.In, Out: o.Out, Workspace: workspace,
+		Gate: gateArgs(o, driver.Name()), Bounds: sandbox.Bounds{Memory: o.Memory, PIDs: o.PIDs, CPU: o.CPU},
+		Where: sandbox.Where{State: state, Run: run}, InsecureNoSandbox: c.Insecure,
+	}
+	return c.configure(g, a, o, plan)
+}
+
+// environment is the agent's: scrubbed, then what was generated, then what the person named.
+func (c *runCmd) environment(generated []string) ([]string, error) {
+	env := []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.Home, "USER=" + sandbox.InnerUser, "LOGNAME=" + sandbox.InnerUser, "SHELL=/bin/sh",
+	}
+	for _, name := range []string{"LANG", "LC_ALL", "TERM", "COLORTERM", "TZ", "NO_COLOR"} {
+		if v := os.Getenv(name); v != "" {
+			env = append(env, name+"="+v)
+		}
+	}
+	env = append(env, generated...)
+	for _, e := range c.Env {
+		name, _, set := strings.Cut(e, "=")
+		if name == "" {
+			return nil, errs.Newf(errs.Invalid, "--env %q has no name", e)
+		}
+		if !set {
+			v, ok := os.LookupEnv(name)
+			if !ok {
+				continue
+			}
+			e = name + "=" + v
+		}
+		env = append(env, e)
+	}
+	return env, nil
+}
+
+// files are the streams as files: the supervisor lends the agent a terminal, or pipes, of its own.
+func (g *Globals) files() (in, out, errOut *os.File, err error) {
+	in, ok1 := g.in.(*os.File)
+	out, ok2 := g.out.(*os.File)
+	errOut, ok3 := g.err.(*os.File)
+	if !ok1 || !ok2 || !ok3 {
+		return nil, nil, nil, errs.New(errs.Internal, fmt.Sprintf("run needs real streams, not %T, %T, %T", g.in, g.out, g.err))
+	}
+	return in, out, errOut, nil
+}
