@@ -43,7 +43,7 @@ func (s *Store) Backup(ctx context.Context, path string, by control.Person) erro
 
 // vacuumInto copies one consistent state on a connection of its own. The target file is there and empty: SQLite keeps its mode.
 func (s *Store) vacuumInto(path string) error {
-	c, err := openConn(s.path("store.db"), s.opts.vfs, false, 4<<10)
+	c, err := s.opts.connect(s.path("store.db"), false, 4<<10)
 	if err != nil {
 		return storeError(err)
 	}

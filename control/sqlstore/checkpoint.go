@@ -21,11 +21,11 @@ type walCheckpointer struct {
 const walPages = 4096
 
 func newWALCheckpointer(s *Store) (*walCheckpointer, error) {
-	c, err := openConn(s.path("store.db"), s.opts.vfs, false, 1<<10)
+	c, err := s.opts.connect(s.path("store.db"), false, 1<<10)
 	if err != nil {
 		return nil, err
 	}
-	k := &walCheckpointer{s: s, c: c, wake: make(chan struct{}, 1), next: walPages}
+	k := &walCheckpointer{s: s, c: c, wake: make(chan struct{}, 1), next: s.opts.pages}
 	s.w.db.WALHook(func(_ *sqlite3.Conn, _ string, pages int) error {
 		k.pages = pages
 		return nil
@@ -36,10 +36,10 @@ func newWALCheckpointer(s *Store) (*walCheckpointer, error) {
 // consider starts a checkpoint when the log is long. The writer calls it between batches.
 func (k *walCheckpointer) consider() {
 	switch {
-	case k.pages < walPages:
-		k.next = walPages
+	case k.pages < k.s.opts.pages:
+		k.next = k.s.opts.pages
 	case k.pages >= k.next:
-		k.next = k.pages + walPages/4
+		k.next = k.pages + k.s.opts.pages/4
 		select {
 		case k.wake <- struct{}{}:
 		default:

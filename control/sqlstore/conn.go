@@ -19,13 +19,11 @@ type conn struct {
 	stmts map[string]*sqlite3.Stmt
 }
 
-// openConn opens the database at path with the pragmas that every connection needs, and checks that they took.
-func openConn(path, vfs string, readOnly bool, cacheKiB int) (*conn, error) {
+// connect opens the database at path with the pragmas that every connection needs, and checks that they took.
+func (o *Options) connect(path string, readOnly bool, cacheKiB int) (*conn, error) {
 	q := url.Values{}
-	if vfs != "" {
-		q.Set("vfs", vfs)
-	}
-	q.Add("_pragma", "busy_timeout(5000)")
+	q.Set("vfs", o.vfs)
+	q.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", o.busy.Milliseconds()))
 	q.Add("_pragma", "foreign_keys(1)")
 	q.Add("_pragma", "temp_store(memory)")
 	q.Add("_pragma", "trusted_schema(0)")

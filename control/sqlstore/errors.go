@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 
 	"github.com/ncruces/go-sqlite3"
@@ -9,9 +10,9 @@ import (
 	"sallyport.dev/errs"
 )
 
-// isFull reports whether the disk has no room.
+// isFull reports whether the disk has no room: for the log, for its index in shared memory, or for a file of ours.
 func isFull(err error) bool {
-	return errors.Is(err, sqlite3.FULL) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return errors.Is(err, sqlite3.FULL) || errors.Is(err, sqlite3.IOERR_SHMSIZE) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // isIO reports a failure after which SQLite may have rolled the whole transaction back.
@@ -27,6 +28,7 @@ func isSync(err error) bool {
 // storeError gives a failure of the database a code and says what to do.
 func storeError(err error) error {
 	var e *errs.Error
+	var path *fs.PathError
 	switch {
 	case err == nil:
 		return nil
@@ -38,7 +40,7 @@ func storeError(err error) error {
 		return errs.Wrap(errs.Unavailable, "another program holds the store's database locked; close it, then try again", err)
 	case errors.Is(err, sqlite3.CORRUPT), errors.Is(err, sqlite3.NOTADB):
 		return errs.Wrap(errs.Internal, "the store's database is damaged; stop control and restore a backup", err)
-	case errors.Is(err, sqlite3.IOERR), errors.Is(err, sqlite3.CANTOPEN), errors.Is(err, sqlite3.READONLY), errors.Is(err, sqlite3.PERM):
+	case errors.As(err, &path), errors.Is(err, sqlite3.IOERR), errors.Is(err, sqlite3.CANTOPEN), errors.Is(err, sqlite3.READONLY), errors.Is(err, sqlite3.PERM):
 		return errs.Wrap(errs.Unavailable, "the store's database cannot be read or written; look at the disk and the file's owner", err)
 	}
 	return errs.Wrap(errs.Internal, "the store failed in a way that is a defect; the log has the detail", err)

@@ -43,6 +43,8 @@ type faults struct {
 	vfs   string
 	fsync func(next func() error) func() error
 	free  func() (int64, error)
+	busy  time.Duration // how long another program's lock is waited for
+	pages int           // of the log that start a checkpoint
 }
 
 // head is where the store stands. The writer owns it; others read copies.
@@ -153,6 +155,12 @@ func (o *Options) defaults() {
 	if o.free == nil {
 		o.free = freeBytes(o.Dir)
 	}
+	if o.pages == 0 {
+		o.pages = walPages
+	}
+	if o.busy == 0 {
+		o.busy = 5 * time.Second
+	}
 	if o.fsync == nil {
 		o.fsync = func(next func() error) func() error { return next }
 	}
@@ -181,7 +189,7 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	s.sync = newSyncer(s.opts.fsync(s.fdatasync), s.durableNow, s.fail)
 	for range cap(s.readers) {
-		c, err := openConn(s.path("store.db"), s.opts.vfs, true, 4<<10)
+		c, err := s.opts.connect(s.path("store.db"), true, 4<<10)
 		if err != nil {
 			return err
 		}
@@ -216,7 +224,7 @@ func (s *Store) openDatabase(ctx context.Context) error {
 		return err
 	}
 	f.Close()
-	if s.w, err = openConn(path, s.opts.vfs, false, 16<<10); err != nil {
+	if s.w, err = s.opts.connect(path, false, 16<<10); err != nil {
 		return err
 	}
 	var mode string

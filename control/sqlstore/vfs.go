@@ -1,13 +1,17 @@
 package sqlstore
 
 import (
+	"errors"
 	"sync"
+	"syscall"
 
+	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// walVFS is the default file system of SQLite, except that a frame of the write-ahead log (a header of 24 bytes and the page after it, which
-// SQLite writes one after the other) is one system call. Order, content and offsets of what reaches the file stay the same.
+// walVFS is the default file system of SQLite with two changes to the write-ahead log. A frame (a header of 24 bytes and the page after it, which
+// SQLite writes one after the other) is one system call: order, content and offsets of what reaches the file stay the same. And a disk without
+// room reads as that: the default says I/O error, and the cause is lost.
 type walVFS struct{ vfs.VFSFilename }
 
 const vfsName = "sallyport-wal"
@@ -42,7 +46,7 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 		f.held = false
 		f.frame = append(f.frame[:frameHeader], p...)
 		n, err := f.File.WriteAt(f.frame, f.at)
-		return max(n-frameHeader, 0), err
+		return max(n-frameHeader, 0), full(err)
 	}
 	if err := f.flush(); err != nil {
 		return 0, err
@@ -52,7 +56,8 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 		f.frame = append(f.frame[:0], p...)
 		return len(p), nil
 	}
-	return f.File.WriteAt(p, off)
+	n, err := f.File.WriteAt(p, off)
+	return n, full(err)
 }
 
 func (f *walFile) flush() error {
@@ -61,6 +66,13 @@ func (f *walFile) flush() error {
 	}
 	f.held = false
 	_, err := f.File.WriteAt(f.frame[:frameHeader], f.at)
+	return full(err)
+}
+
+func full(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return vfs.SystemError(err, sqlite3.FULL)
+	}
 	return err
 }
 

@@ -148,6 +148,9 @@ func (s *Store) runWriter() {
 func (s *Store) commit(batch []*write, riders []func(*tx) error) {
 	s.room.look(time.Now())
 	run := s.refuse(batch)
+	if s.sync.failure() != nil {
+		return // and what would ride along is lost: nothing is written any more
+	}
 	err := s.transact(run, riders, false)
 	if errors.Is(err, errCareful) {
 		err = s.transact(run, riders, true)
