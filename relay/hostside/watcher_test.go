@@ -336,25 +336,25 @@ func TestJunkIsPaidFor(t *testing.T) {
 	b := newBox(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := NewPoller()
-		wakes := 0
-		watch := w.Add(b, func(Wake) { wakes++ })
+		var wakes atomic.Int64
+		watch := w.Add(b, func(Wake) { wakes.Add(1) })
 		watch.After(0, 4000, false)
-		wakes = 0
+		wakes.Store(0)
 		for range 100 {
 			watch.events(1, WakeEvent)
 		}
-		if wakes != 0 {
-			t.Errorf("woke %d times at once", wakes)
+		if n := wakes.Load(); n != 0 {
+			t.Errorf("woke %d times at once", n)
 		}
 		<-time.After(4000*junkPause - time.Millisecond)
 		synctest.Wait()
-		if wakes != 0 {
-			t.Errorf("woke %d times too early", wakes)
+		if n := wakes.Load(); n != 0 {
+			t.Errorf("woke %d times too early", n)
 		}
 		<-time.After(2 * time.Millisecond)
 		synctest.Wait()
-		if wakes != 1 {
-			t.Errorf("woke %d times", wakes)
+		if n := wakes.Load(); n != 1 {
+			t.Errorf("woke %d times", n)
 		}
 		watch.Close()
 		w.Close()
