@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"math/big"
+	"net/netip"
 	"net/url"
 	"time"
 
@@ -43,6 +44,10 @@ func NewCA(domain string, now time.Time) (*CA, error) {
 	td, err := spiffeid.TrustDomainFromString(domain)
 	if err != nil {
 		return nil, errs.Wrap(errs.Invalid, "the domain is not a trust domain: use lower-case letters, digits, dots and dashes", err)
+	}
+	if _, err := netip.ParseAddr(td.Name()); err == nil {
+		// RFC 5280 section 4.2.1.10: a constraint of URIs names hosts, and an address matches none.
+		return nil, errs.New(errs.Invalid, "the domain is an address; use a name")
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

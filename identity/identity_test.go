@@ -164,6 +164,21 @@ func TestIssue(t *testing.T) {
 	}
 }
 
+func TestDomains(t *testing.T) {
+	for _, domain := range []string{DefaultDomain, "local", "my_domain.example", "a-1.b"} {
+		ca, err := NewCA(domain, day)
+		if err != nil {
+			t.Fatalf("%s: %v", domain, err)
+		}
+		issue(t, ca, mustID(t, Name{Domain: domain, Role: Host, Name: "a"}), day)
+	}
+	for _, domain := range []string{"", "Example.org", "a b", "a/b", "10.0.0.1", "spiffe://a/b"} {
+		if _, err := NewCA(domain, day); !errs.Is(err, errs.Invalid) {
+			t.Errorf("%q: %v", domain, err)
+		}
+	}
+}
+
 func TestCheckRequestRefuses(t *testing.T) {
 	good, err := NewRequest()
 	if err != nil {

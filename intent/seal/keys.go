@@ -1,6 +1,7 @@
 package seal
 
 import (
+	"crypto/hkdf"
 	"crypto/hpke"
 	"crypto/sha256"
 	"encoding/base64"
@@ -88,6 +89,21 @@ func (k PrivateKey) Public() PublicKey {
 		return PublicKey{}
 	}
 	return PublicKey{k.key.PublicKey()}
+}
+
+// Derive returns n bytes that only the holder of the private key can compute, for the use that info names (HKDF-SHA256): a symmetric key for what a
+// pool seals to itself. Errors: [errs.Internal].
+func (k PrivateKey) Derive(info string, n int) ([]byte, error) {
+	b, err := k.key.Bytes()
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "the key cannot be encoded", err)
+	}
+	defer clear(b)
+	out, err := hkdf.Key(sha256.New, b, nil, "sallyport "+info, n)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "no key can be derived", err)
+	}
+	return out, nil
 }
 
 // String redacts.

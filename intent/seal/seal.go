@@ -1,5 +1,5 @@
-// Package seal puts a secret under a public key so that only its holder can read it: credentials under a pool's key, upstream sessions under
-// the same, egress credentials under a host's key. Control carries what is sealed and cannot open it.
+// Package seal puts a secret under a public key so that only its holder can read it: credentials under a pool's key, egress credentials under a
+// host's key. Control carries what is sealed and cannot open it.
 //
 // HPKE (RFC 9180, base mode) with DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. What the secret is for is the info string, what it is
 // bound to is the associated data; both are authenticated, and the associated data travels readable in the envelope. Format and vectors:
@@ -19,10 +19,9 @@ type Purpose string
 
 // Purposes.
 const (
-	Credential      Purpose = "credential"
-	UpstreamSession Purpose = "upstream session"
-	Egress          Purpose = "egress credential"
-	OAuthState      Purpose = "oauth state"
+	Credential Purpose = "credential"
+	Egress     Purpose = "egress credential"
+	OAuthState Purpose = "oauth state"
 )
 
 // MaxSecret bounds a secret, MaxBound its associated data, both in bytes.

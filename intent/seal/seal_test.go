@@ -62,7 +62,7 @@ func TestSealOpen(t *testing.T) {
 	if readable, err := AssociatedData(sealed); err != nil || !bytes.Equal(readable, ad) {
 		t.Fatalf("%q %v", readable, err)
 	}
-	if _, _, err := k.Open(UpstreamSession, sealed); !errs.Is(err, errs.NotAllowed) {
+	if _, _, err := k.Open(Egress, sealed); !errs.Is(err, errs.NotAllowed) {
 		t.Errorf("another purpose: %v", err)
 	}
 	if _, _, err := key(t, 2).Open(Credential, sealed); !errs.Is(err, errs.NotAllowed) {
@@ -84,6 +84,26 @@ func TestSealOpen(t *testing.T) {
 	}
 	if _, _, err := k.Open(Credential, append(bytes.Clone(sealed), 0)); err == nil {
 		t.Error("opens with a byte appended")
+	}
+}
+
+func TestDerive(t *testing.T) {
+	a, err := key(t, 1).Derive("test key v1", 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := key(t, 1).Derive("test key v1", 32)
+	if err != nil || !bytes.Equal(a, again) || len(a) != 32 {
+		t.Errorf("%x %v", again, err)
+	}
+	for name, k := range map[string]PrivateKey{"another key": key(t, 2), "another use": key(t, 1)} {
+		info := "test key v1"
+		if name == "another use" {
+			info = "test key v2"
+		}
+		if b, err := k.Derive(info, 32); err != nil || bytes.Equal(a, b) {
+			t.Errorf("%s: the same bytes, or %v", name, err)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ package keyring
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"sync"
 	"time"
 
@@ -30,7 +29,8 @@ const (
 
 // Keyring opens what was sealed to the pool. Safe for concurrent use.
 type Keyring struct {
-	key seal.PrivateKey
+	key      seal.PrivateKey
+	sessions []byte // derived: seals upstream sessions from the pool to itself
 
 	mu     sync.Mutex
 	opened map[[sha256.Size]byte]*opened
@@ -47,22 +47,33 @@ type opened struct {
 func Open(files Files) (k *Keyring, created bool, err error) {
 	k = &Keyring{opened: map[[sha256.Size]byte]*opened{}}
 	b, err := files.Read(keyFile)
-	if err == nil {
+	switch {
+	case err == nil:
 		k.key, err = seal.ParsePrivateKey(b)
 		clear(b)
-		return k, false, err
+	case errs.Is(err, errs.NotFound):
+		created = true
+		err = k.create(files)
 	}
-	if !errs.Is(err, errs.NotFound) {
+	if err == nil {
+		k.sessions, err = k.key.Derive("upstream session key v1", sessionKey)
+	}
+	if err != nil {
 		return nil, false, err
 	}
+	return k, created, nil
+}
+
+func (k *Keyring) create(files Files) (err error) {
 	if k.key, err = seal.GenerateKey(); err != nil {
-		return nil, false, err
+		return err
 	}
-	if b, err = k.key.MarshalPEM(); err != nil {
-		return nil, false, err
+	b, err := k.key.MarshalPEM()
+	if err != nil {
+		return err
 	}
 	defer clear(b)
-	return k, true, files.Write(keyFile, b)
+	return files.Write(keyFile, b)
 }
 
 // Public returns the pool's public key, to which the CLI seals.
@@ -138,36 +149,6 @@ func (k *Keyring) Close() {
 		delete(k.opened, name)
 		clear(o.secret)
 	}
-}
-
-// SealSession seals an exported session of an old server for the next dispatch of the same Sallyport session and connection. Nil stays nil.
-func (k *Keyring) SealSession(in *intent.Intent, exported []byte) ([]byte, error) {
-	if len(exported) == 0 {
-		return nil, nil
-	}
-	return seal.Seal(k.key.Public(), seal.UpstreamSession, sessionBound(in), exported)
-}
-
-// Session opens the upstream session that travelled beside in. It belongs to one session, connection, origin and credential version: an old server's
-// session is never shared. Nil stays nil. Errors: as [Keyring.Credential].
-func (k *Keyring) Session(in *intent.Intent, sealed []byte) ([]byte, error) {
-	if len(sealed) == 0 {
-		return nil, nil
-	}
-	ad, exported, err := k.key.Open(seal.UpstreamSession, sealed)
-	if err != nil {
-		return nil, err
-	}
-	if string(ad) != string(sessionBound(in)) {
-		clear(exported)
-		return nil, errs.New(errs.NotAllowed, "the upstream session belongs to another session, connection or credential")
-	}
-	return exported, nil
-}
-
-func sessionBound(in *intent.Intent) []byte {
-	return intent.Join("upstream session v1", []byte(in.Org), []byte(in.Session), []byte(in.Connection), []byte(in.Origin), []byte(in.Path),
-		[]byte(in.Subject), binary.BigEndian.AppendUint64(nil, uint64(in.Version)))
 }
 
 // String redacts.

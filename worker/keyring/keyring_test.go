@@ -101,17 +101,17 @@ func TestCredential(t *testing.T) {
 		sealed []byte
 		code   errs.Code
 	}{
-		"another connection":               {func(in *intent.Intent) { in.Connection = "deploys" }, env, errs.NotAllowed},
-		"another version":                  {func(in *intent.Intent) { in.Version++ }, env, errs.NotAllowed},
-		"another origin":                   {func(in *intent.Intent) { in.Origin = "https://evil.example" }, env, errs.NotAllowed},
-		"another path":                     {func(in *intent.Intent) { in.Path = "/mcp2" }, env, errs.NotAllowed},
-		"an account that it is not":        {func(in *intent.Intent) { in.Account = "bot" }, env, errs.NotAllowed},
-		"another pool's key":               {func(*intent.Intent) {}, sealed(t, other, bound()), errs.NotAllowed},
-		"none, where one is needed":        {func(*intent.Intent) {}, nil, errs.Invalid},
-		"one, where none is needed":        {func(in *intent.Intent) { in.AuthType, in.Subject, in.Version = intent.AuthNone, "", 0 }, env, errs.Invalid},
-		"noise":                            {func(*intent.Intent) {}, []byte("noise"), errs.Invalid},
-		"bound to noise":                   {func(*intent.Intent) {}, mustSeal(t, k, seal.Credential, []byte("noise")), errs.Invalid},
-		"an upstream session in its place": {func(*intent.Intent) {}, mustSeal(t, k, seal.UpstreamSession, bound().Bytes()), errs.NotAllowed},
+		"another connection":                {func(in *intent.Intent) { in.Connection = "deploys" }, env, errs.NotAllowed},
+		"another version":                   {func(in *intent.Intent) { in.Version++ }, env, errs.NotAllowed},
+		"another origin":                    {func(in *intent.Intent) { in.Origin = "https://evil.example" }, env, errs.NotAllowed},
+		"another path":                      {func(in *intent.Intent) { in.Path = "/mcp2" }, env, errs.NotAllowed},
+		"an account that it is not":         {func(in *intent.Intent) { in.Account = "bot" }, env, errs.NotAllowed},
+		"another pool's key":                {func(*intent.Intent) {}, sealed(t, other, bound()), errs.NotAllowed},
+		"none, where one is needed":         {func(*intent.Intent) {}, nil, errs.Invalid},
+		"one, where none is needed":         {func(in *intent.Intent) { in.AuthType, in.Subject, in.Version = intent.AuthNone, "", 0 }, env, errs.Invalid},
+		"noise":                             {func(*intent.Intent) {}, []byte("noise"), errs.Invalid},
+		"bound to noise":                    {func(*intent.Intent) {}, mustSeal(t, k, seal.Credential, []byte("noise")), errs.Invalid},
+		"an egress credential in its place": {func(*intent.Intent) {}, mustSeal(t, k, seal.Egress, bound().Bytes()), errs.NotAllowed},
 	} {
 		in := sample()
 		c.change(&in)
@@ -185,6 +185,26 @@ func TestUpstreamSession(t *testing.T) {
 		if got, err := k.Session(&other, s); !errs.Is(err, errs.NotAllowed) || got != nil {
 			t.Errorf("another %s: %q %v", name, got, err)
 		}
+	}
+	for i := range s {
+		changed := bytes.Clone(s)
+		changed[i] ^= 1
+		if got, err := k.Session(&in, changed); err == nil || got != nil {
+			t.Errorf("byte %d changed: %q %v", i, got, err)
+		}
+		if got, err := k.Session(&in, s[:i]); i > 0 && (err == nil || got != nil) {
+			t.Errorf("cut at %d: %q %v", i, got, err)
+		}
+	}
+	if again, err := k.SealSession(&in, []byte("exported")); err != nil || bytes.Equal(again, s) {
+		t.Errorf("two seals of one session are equal: %v", err)
+	}
+	if _, err := k.SealSession(&in, make([]byte, maxSession+1)); !errs.Is(err, errs.Oversize) {
+		t.Errorf("a long session: %v", err)
+	}
+	other, _ := open(t, files(t))
+	if got, err := other.Session(&in, s); !errs.Is(err, errs.NotAllowed) || got != nil {
+		t.Errorf("another pool: %q %v", got, err)
 	}
 	if s, err := k.SealSession(&in, nil); err != nil || s != nil {
 		t.Errorf("nothing to seal: %q %v", s, err)
