@@ -11,7 +11,6 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"math/big"
-	"net/netip"
 	"net/url"
 	"time"
 
@@ -41,13 +40,9 @@ type CA struct {
 
 // NewCA makes the CA of a trust domain: ECDSA P-256, path length 0, name-constrained by its URI. Errors: [errs.Invalid] for the domain.
 func NewCA(domain string, now time.Time) (*CA, error) {
-	td, err := spiffeid.TrustDomainFromString(domain)
+	td, err := trustDomain(domain)
 	if err != nil {
-		return nil, errs.Wrap(errs.Invalid, "the domain is not a trust domain: use lower-case letters, digits, dots and dashes", err)
-	}
-	if _, err := netip.ParseAddr(td.Name()); err == nil {
-		// RFC 5280 section 4.2.1.10: a constraint of URIs names hosts, and an address matches none.
-		return nil, errs.New(errs.Invalid, "the domain is an address; use a name")
+		return nil, err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

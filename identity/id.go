@@ -5,6 +5,8 @@
 package identity
 
 import (
+	"errors"
+	"net/netip"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -35,9 +37,9 @@ type Name struct {
 
 // ID returns the SPIFFE id. Errors: [errs.Invalid], naming the part.
 func (n Name) ID() (spiffeid.ID, error) {
-	td, err := spiffeid.TrustDomainFromString(n.Domain)
-	if err != nil || strings.Contains(n.Domain, "/") {
-		return spiffeid.ID{}, errs.Wrap(errs.Invalid, "the domain is not a trust domain: use lower-case letters, digits, dots and dashes", err)
+	td, err := trustDomain(n.Domain)
+	if err != nil {
+		return spiffeid.ID{}, err
 	}
 	if err := CheckName(n.Name); err != nil {
 		return spiffeid.ID{}, err
@@ -61,6 +63,23 @@ func (n Name) ID() (spiffeid.ID, error) {
 		return spiffeid.ID{}, errs.Wrap(errs.Invalid, "the name makes no SPIFFE id", err)
 	}
 	return id, nil
+}
+
+// trustDomain takes a plain name; an address is none, because no name constraint of a CA matches it (RFC 5280 section 4.2.1.10).
+func trustDomain(domain string) (spiffeid.TrustDomain, error) {
+	td, err := spiffeid.TrustDomainFromString(domain)
+	if err == nil && td.Name() != domain {
+		err = errors.New("it is an id, not a name")
+	}
+	if err == nil {
+		if _, e := netip.ParseAddr(domain); e == nil {
+			err = errors.New("it is an address")
+		}
+	}
+	if err != nil {
+		return td, errs.Wrap(errs.Invalid, "the domain is not a trust domain: use a name of lower-case letters, digits, dots and dashes", err)
+	}
+	return td, nil
 }
 
 // ParseID reads a SPIFFE id of ours. Errors: [errs.Invalid].

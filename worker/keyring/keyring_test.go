@@ -146,15 +146,20 @@ func TestOpenedCredentialsAreForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if len(k.opened) != keepMost {
-			t.Fatalf("%d are kept", len(k.opened))
-		}
+		k.mu.Lock()
+		n := len(k.opened)
 		for _, o := range k.opened {
 			first = o
 			break
 		}
+		k.mu.Unlock()
+		if n != keepMost {
+			t.Fatalf("%d are kept", n)
+		}
 		<-time.After(keep + time.Second)
 		synctest.Wait()
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		if len(k.opened) != 0 || bytes.Contains(first.secret, []byte("canary")) {
 			t.Errorf("%d are kept, and one reads %q", len(k.opened), first.secret)
 		}
