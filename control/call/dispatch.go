@@ -139,8 +139,15 @@ func notSentCode(err error) errs.Code {
 // ruleAgain puts the call to the rules at the barrier. It returns false when the call does not run now: it ended, or a person is asked.
 func (d *driver) ruleAgain(ctx context.Context) (*decision, bool) {
 	policy, err := d.p.current(ctx)
+	if err == nil && d.recheck {
+		err = d.p.reloadSession(ctx, d.s)
+	}
 	if err != nil {
 		return nil, d.storeDown(ctx, err)
+	}
+	if d.s.session().State == control.SessionClosed {
+		d.refused(ctx, &decision{code: errs.Voided, reason: "its session was closed"})
+		return nil, false
 	}
 	m, err := d.matter(ctx, policy)
 	if err != nil {

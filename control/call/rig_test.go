@@ -33,6 +33,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	ada  = control.Person("local:ada")
 	host = "spiffe://sallyport.internal/host/one"
+
+	oneShim   = "shimaaaaaaaaaaaaaaaaaaaaaa"
+	otherShim = "shimbbbbbbbbbbbbbbbbbbbbba"
 )
 
 // rig is a pipeline over the store in memory, one strict worker and one host.
@@ -212,7 +215,7 @@ type record struct {
 }
 
 func (r *rig) rec(tool, args string, change ...func(*record)) *record {
-	c := &record{id: control.NewID(), tool: tool, args: args, shim: "shimaaaaaaaaaaaaaaaaaaaaaa", session: r.s}
+	c := &record{id: control.NewID(), tool: tool, args: args, shim: oneShim, session: r.s}
 	for _, f := range change {
 		f(c)
 	}
@@ -389,3 +392,5 @@ func (r *rig) later(d time.Duration) {
 	<-time.After(d) // the bubble's clock
 	synctest.Wait()
 }
+
+type relayResult = relay.Result

@@ -227,11 +227,12 @@ func (d *DB) leave(id string, from journal.State, event journal.Event, at time.T
 	d.questions.put(q.ID, &next)
 }
 
-// PutCredential stores a credential as it is: for tests to prepare.
+// PutCredential stores a credential as it is: for tests to prepare. As every change of a credential it makes the next generation.
 func (d *DB) PutCredential(c control.Credential) error {
 	return d.transact("PutCredential", true, func() error {
 		c.ModifiedAt = now()
 		d.credentials.put(c.Connection+"/"+c.Subject, &c)
+		d.bump()
 		return nil
 	})
 }
