@@ -329,7 +329,7 @@ func TestConfinedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := p.link()
-	if !strings.HasPrefix(s.hello.GetConfinement(), "cannot ") || strings.Contains(s.hello.GetConfinement(), "NOT") {
+	if !strings.HasPrefix(s.hello.GetConfinement(), "cannot ") || strings.Contains(s.hello.GetConfinement(), "still can") {
 		t.Errorf("the level is %q", s.hello.GetConfinement())
 	}
 	write := s.intent(intent.Write, origin, path, "create_issue", writeArgs, 1)

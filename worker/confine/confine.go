@@ -53,12 +53,11 @@ func (r Report) String() string {
 	var parts []string
 	if len(denied) > 0 {
 		parts = append(parts, "cannot "+strings.Join(denied, ", "))
+	} else {
+		parts = append(parts, "NOT confined")
 	}
 	if len(open) > 0 {
-		parts = append(parts, "NOT confined: can "+strings.Join(open, ", "))
-	}
-	if len(parts) == 0 {
-		parts = append(parts, "NOT confined")
+		parts = append(parts, "still can "+strings.Join(open, ", "))
 	}
 	parts = append(parts, r.Notes...)
 	return strings.Join(parts, "; ")
