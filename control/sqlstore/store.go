@@ -401,6 +401,9 @@ func (s *Store) HighWater() Mark { return s.Health().Mark }
 
 // read runs f on a connection of its own, over one consistent state.
 func (s *Store) read(ctx context.Context, f func(*conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, "the request ended before the store got to it", err)
+	}
 	select {
 	case <-ctx.Done():
 		return errs.Wrap(errs.Unavailable, "the request ended before the store got to it", ctx.Err())
