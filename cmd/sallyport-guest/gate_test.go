@@ -333,8 +333,10 @@ func TestGateAsFirstProcess(t *testing.T) {
 	h := session(t, nil)
 	open(t, h)
 	r := start(t, func(cmd *exec.Cmd) {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWPID | syscall.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		}
 	}, gateArgs(h, false, "--grace", "50ms", "sh", "-c", "trap '' TERM; echo parent $PPID; (setsid sh -c 'trap \"\" TERM; echo away; while :; do sleep 1000; done') & while :; do read x; done")...)
 	r.out.wait(t, "parent 1", 1)
 	r.out.wait(t, "away", 1)

@@ -58,7 +58,7 @@ func (b *Bridge) Serve(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { b.ln.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = b.ln.Close() })
 	defer stop()
 	for {
 		select {
@@ -98,11 +98,10 @@ func (b *Bridge) forward(ctx context.Context, c *net.TCPConn) {
 	u, err := b.dial(ctx)
 	if err != nil {
 		// Nobody reads a log in a sandbox, and its terminal is the agent's: the client sees a reset, the host knows when it is away.
-		abort(c)
-		c.Close()
+		reset(c)
 		return
 	}
-	stop := context.AfterFunc(ctx, func() { c.Close(); u.Close() })
+	stop := context.AfterFunc(ctx, func() { closeBoth(c, u) })
 	defer stop()
 	join(c, u)
 }
@@ -125,26 +124,35 @@ func (b *Bridge) dial(ctx context.Context) (*net.UnixConn, error) {
 // of that direction only; a broken one breaks both, so that a cut answer never looks like a whole one.
 func join(c *net.TCPConn, u *net.UnixConn) {
 	var wg sync.WaitGroup
-	defer func() { wg.Wait(); c.Close(); u.Close() }()
-	cut := func() { abort(c); c.Close(); u.Close() }
+	defer func() { wg.Wait(); closeBoth(c, u) }()
+	cut := func() { reset(c); closeBoth(c, u) }
 	wg.Go(func() {
 		if _, err := io.Copy(u, c); err != nil {
 			cut()
 			return
 		}
-		u.CloseWrite()
+		_ = u.CloseWrite() // fails where the host has gone: the other direction tells
 	})
 	wg.Go(func() {
 		if _, err := io.Copy(c, u); err != nil {
 			cut()
 			return
 		}
-		c.CloseWrite()
+		_ = c.CloseWrite()
 	})
 }
 
-// abort makes the coming Close of c a reset.
-func abort(c *net.TCPConn) { c.SetLinger(0) }
+// closeBoth closes what may be closed already; there is nothing to be done about an error.
+func closeBoth(c *net.TCPConn, u *net.UnixConn) {
+	_ = c.Close()
+	_ = u.Close()
+}
+
+// reset closes c so that its client sees a reset and no end.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
 
 // pause waits d, and reports whether ctx still lives.
 func pause(ctx context.Context, d time.Duration) bool {

@@ -74,8 +74,10 @@ func New(dir string, tools [][]byte, handle Handle) (*Host, error) {
 	return h, err
 }
 
-// In and Out are the two halves as a guest is given them.
-func (h *Host) In() string  { return h.folder.In() }
+// In is the half that the host writes, as a guest is given it.
+func (h *Host) In() string { return h.folder.In() }
+
+// Out is the half that the guest writes.
 func (h *Host) Out() string { return h.folder.Out() }
 
 // PublishSession writes session.json from h.Session.

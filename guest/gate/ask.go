@@ -39,7 +39,7 @@ func askAll(ask []question, quiet bool, patience time.Duration) []relay.Asked {
 			continue
 		}
 		if quiet {
-			syscall.Close(fd)
+			_ = syscall.Close(fd)
 			continue
 		}
 		fds[i].fd = int32(fd)
@@ -52,14 +52,14 @@ func askAll(ask []question, quiet bool, patience time.Duration) []relay.Asked {
 		for i := range fds {
 			if fds[i].fd >= 0 && fds[i].revents != 0 {
 				all[i].Got = outcome(int(fds[i].fd), ask[i].kind)
-				syscall.Close(int(fds[i].fd))
+				_ = syscall.Close(int(fds[i].fd))
 				fds[i].fd = -1
 			}
 		}
 	}
 	for _, f := range fds {
 		if f.fd >= 0 {
-			syscall.Close(int(f.fd))
+			_ = syscall.Close(int(f.fd))
 		}
 	}
 	return all
@@ -77,7 +77,7 @@ func begin(q question) (int, relay.Got) {
 	}
 	err = syscall.Connect(fd, q.addr)
 	if err == nil && q.kind == syscall.SOCK_STREAM {
-		syscall.Close(fd)
+		_ = syscall.Close(fd)
 		return -1, relay.GotConnection
 	}
 	if err == nil && q.send != nil {
@@ -86,7 +86,7 @@ func begin(q question) (int, relay.Got) {
 	if err == nil || errors.Is(err, syscall.EINPROGRESS) {
 		return fd, relay.GotSilence
 	}
-	syscall.Close(fd)
+	_ = syscall.Close(fd)
 	return -1, verdict(err)
 }
 

@@ -133,16 +133,16 @@ func (g *gate) startBridge(first bool) error {
 	defer end.Close()
 	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		syscall.Close(ready[1])
+		_ = syscall.Close(ready[1])
 		return errs.Wrap(errs.Unavailable, os.DevNull+" cannot be opened", err)
 	}
-	defer syscall.Close(null)
+	defer syscall.Close(null) //nolint:errcheck // nothing was written
 	g.bridgeBegan = time.Now()
 	pid, err := syscall.ForkExec(g.Bridge[0], append(append([]string{}, g.Bridge...), "--ready-fd", "3"), &syscall.ProcAttr{
 		Env: []string{}, Files: []uintptr{uintptr(null), uintptr(null), 2, uintptr(ready[1])},
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	})
-	syscall.Close(ready[1])
+	_ = syscall.Close(ready[1])
 	if err != nil {
 		return errs.Wrap(errs.Unavailable, "the bridge "+g.Bridge[0]+" cannot be started", err)
 	}

@@ -239,5 +239,5 @@ func networkNamespace() string {
 	if err := syscall.Stat("/proc/self/ns/net", &st); err != nil {
 		return "unknown"
 	}
-	return strconv.FormatUint(uint64(st.Dev), 10) + ":" + strconv.FormatUint(st.Ino, 10)
+	return strconv.FormatUint(st.Dev, 10) + ":" + strconv.FormatUint(st.Ino, 10)
 }

@@ -2,7 +2,9 @@ package shim
 
 import (
 	"context"
+	"math"
 	"strconv"
+	"sync"
 	"time"
 
 	"sallyport.dev/errs"
@@ -114,11 +116,10 @@ func (w *waiter) wait(ctx context.Context) {
 	defer w.pending.Close()
 	ctx, stop := context.WithTimeout(ctx, giveUpAfter(w.timeout))
 	defer stop()
-	progress := make(chan struct{})
-	go func() {
-		defer close(progress)
-		w.report(ctx)
-	}()
+	var progress sync.WaitGroup
+	if w.token != nil {
+		progress.Go(func() { w.report(ctx) })
+	}
 	unclaimed := time.AfterFunc(min(w.s.unclaimed, giveUpAfter(w.timeout)), func() {
 		if back, err := w.pending.Withdraw(); back && err == nil {
 			w.finish(failure(textUnclaimed(w.tool)), nil)
@@ -128,7 +129,7 @@ func (w *waiter) wait(ctx context.Context) {
 	defer unclaimed.Stop()
 	result, err := w.pending.Wait(ctx)
 	stop()
-	<-progress // none of it may follow the answer
+	progress.Wait() // none of it may follow the answer
 	switch {
 	case err == nil:
 		w.finish(result.Result, w.acknowledge)
@@ -161,10 +162,7 @@ func (w *waiter) acknowledge() {
 
 // report passes progress on until ctx ends. Values that do not grow are left out: the specification wants growth.
 func (w *waiter) report(ctx context.Context) {
-	if w.token == nil {
-		return
-	}
-	last := -1.0
+	last := math.Inf(-1)
 	for {
 		select {
 		case <-ctx.Done():

@@ -74,5 +74,5 @@ func (d *directory) stampOf(name string) (stamp, bool) {
 	if err := syscall.Stat(filepath.Join(d.in, name), &st); err != nil {
 		return stamp{}, false
 	}
-	return stamp{inode: st.Ino, device: uint64(st.Dev), size: st.Size, changed: st.Ctim}, true
+	return stamp{inode: st.Ino, device: st.Dev, size: st.Size, changed: st.Ctim}, true
 }
