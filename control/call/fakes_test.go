@@ -30,6 +30,8 @@ type fakeWorkers struct {
 	broken   []string       // what control did that no control may do
 	refuse   error          // of Pick
 	cutReady bool           // Prepare never gets ready
+	dropGo   bool           // Go is lost on the way
+	meta     map[string][]byte
 	held     map[chan struct{}]bool
 }
 
@@ -55,7 +57,7 @@ func newFakeWorkers() *fakeWorkers {
 	}
 	w := &fakeWorkers{
 		key: key, worker: "spiffe://sallyport.internal/worker/default/one", run: control.NewID(), up: true, dead: map[string]bool{},
-		entries: map[string]*fakeIntent{}, queue: make(chan func(), 4096), sent: map[string]int{}, attempts: map[string]int{}, held: map[chan struct{}]bool{},
+		entries: map[string]*fakeIntent{}, queue: make(chan func(), 4096), sent: map[string]int{}, attempts: map[string]int{}, held: map[chan struct{}]bool{}, meta: map[string][]byte{},
 	}
 	w.plan = func(*intent.Intent) plan { return plan{outcome: answered(`{"content":[{"type":"text","text":"ok"}]}`)} }
 	return w
@@ -143,6 +145,7 @@ func (w *fakeWorkers) Submit(run string, j call.Job) error {
 	}
 	e := &fakeIntent{in: in, state: "ready"}
 	w.entries[in.ID] = e
+	w.meta[in.ID] = j.Beside.Meta
 	p := w.plan(&in)
 	if p.prepare.Failure != "" {
 		w.finish(e, p.prepare, false)
@@ -205,6 +208,7 @@ func (w *fakeWorkers) Go(run, id string) error {
 	}
 	e := w.entries[id]
 	switch {
+	case w.dropGo:
 	case e == nil:
 		w.bad("go for an intent that never came")
 	case e.state != "ready":

@@ -46,9 +46,15 @@ type DB struct {
 
 	undo []func() // of what is committed and not durable
 
-	// Fault, when set, is asked before and after each transaction by the method's name. An error before means that nothing happened; an error
-	// after that the transaction committed and the answer was lost.
-	Fault func(op string, committed bool) error
+	fault func(op string, committed bool) error
+}
+
+// SetFault makes transactions fail. f is asked before and after each one, by the method's name: an error before means that nothing happened, an error
+// after that the transaction committed and the answer was lost. nil ends it.
+func (d *DB) SetFault(f func(op string, committed bool) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fault = f
 }
 
 // New returns an empty database.
@@ -106,8 +112,8 @@ func (t *table[V]) ids() []string { return slices.Sorted(maps.Keys(t.rows)) }
 func (d *DB) transact(op string, durable bool, f func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.Fault != nil {
-		if err := d.Fault(op, false); err != nil {
+	if d.fault != nil {
+		if err := d.fault(op, false); err != nil {
 			return err
 		}
 	}
@@ -118,8 +124,8 @@ func (d *DB) transact(op string, durable bool, f func() error) error {
 		d.undo = nil
 		d.history.Counter++
 	}
-	if d.Fault != nil {
-		return d.Fault(op, true)
+	if d.fault != nil {
+		return d.fault(op, true)
 	}
 	return nil
 }
