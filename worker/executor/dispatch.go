@@ -48,7 +48,7 @@ func (x *Executor) dispatch(e *entry, job *sallyportv1.IntentJob) {
 	if x.stall != nil {
 		x.stall()
 	}
-	if time.Since(e.started) > firstByte {
+	if heldUp(&e.in, e.started, time.Now()) {
 		p.close()
 		x.settle(e, onDone, p.describe(unsent(e.in.ID, "late", "the worker was held up for over 2 s after Go")))
 		return
@@ -57,6 +57,12 @@ func (x *Executor) dispatch(e *entry, job *sallyportv1.IntentJob) {
 	ctx, cancel := context.WithDeadline(e.ctx, time.UnixMilli(e.in.FinishBefore))
 	defer cancel()
 	x.settle(e, onDone, p.send(ctx))
+}
+
+// heldUp reports whether too much time went by between Go and now for the first byte to leave: by the monotonic clock, and, because that one stands
+// still while a machine sleeps, by the wall clock against start_before.
+func heldUp(in *intent.Intent, started, now time.Time) bool {
+	return now.Sub(started) > firstByte || now.UnixMilli() > in.StartBefore+firstByte.Milliseconds()
 }
 
 // task is a prepared intent of any kind.

@@ -243,6 +243,25 @@ func TestHeldUpAfterGo(t *testing.T) {
 	}
 }
 
+func TestHeldUpByEitherClock(t *testing.T) {
+	start := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	in := intent.Intent{StartBefore: start.Add(30 * time.Second).UnixMilli()}
+	for _, c := range []struct {
+		goAt, now time.Duration
+		want      bool
+	}{
+		{0, 0, false},
+		{0, firstByte, false},
+		{0, firstByte + time.Millisecond, true},
+		{30 * time.Second, 32 * time.Second, false},
+		{31 * time.Second, 32*time.Second + time.Millisecond, true}, // the monotonic clock stood still
+	} {
+		if got := heldUp(&in, start.Add(c.goAt), start.Add(c.now)); got != c.want {
+			t.Errorf("Go at %v, now %v: %v", c.goAt, c.now, got)
+		}
+	}
+}
+
 func TestPrepareFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 8)
