@@ -1,7 +1,7 @@
 package config
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"maps"
 	"reflect"
@@ -28,7 +28,7 @@ type Change struct {
 	Action Action
 	Kind   string // connection | catalog | profile | standing
 	Name   string
-	Lines  []string // member: old -> new
+	Lines  []string // + member: value, - member: value, ~ member: old -> new
 }
 
 // NeedsTest reports whether a change from old to next takes the connection out of service until a real test passes.
@@ -52,24 +52,23 @@ func Plan(current *control.Policy, desired Desired, prune bool, by control.Perso
 	for _, name := range slices.Sorted(maps.Keys(desired.Catalogs)) {
 		next := desired.Catalogs[name]
 		next.ReviewedBy, next.ReviewedAt = by, now
-		old := control.Catalog{}
-		if c := current.Catalogs[name]; c != nil {
-			old = *c
+		old := current.Catalogs[name]
+		var before view
+		if old != nil {
+			before = viewCatalog(*old)
 		}
-		if lines := diffLines(viewCatalog(old), viewCatalog(next)); len(lines) > 0 {
-			out = append(out, Change{Action: action(!old.Digest.IsZero()), Kind: "catalog", Name: name, Lines: lines})
+		if lines := diffViews(before, viewCatalog(next)); len(lines) > 0 {
+			out = append(out, Change{Action: action(old != nil), Kind: "catalog", Name: name, Lines: append(lines, reworded(old, next)...)})
 			set.Catalogs = append(set.Catalogs, next)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(desired.Profiles)) {
 		old, exists := current.Profiles[name]
-		var lines []string
+		var before view
 		if exists {
-			lines = diffLines(view(*old), view(desired.Profiles[name]))
-		} else {
-			lines = diffLines(nil, view(desired.Profiles[name]))
+			before = viewProfile(*old)
 		}
-		if len(lines) > 0 {
+		if lines := diffViews(before, viewProfile(desired.Profiles[name])); len(lines) > 0 {
 			out = append(out, Change{Action: action(exists), Kind: "profile", Name: name, Lines: lines})
 			set.Profiles = append(set.Profiles, desired.Profiles[name])
 		}
@@ -83,12 +82,13 @@ func Plan(current *control.Policy, desired Desired, prune bool, by control.Perso
 	for _, name := range slices.Sorted(maps.Keys(desired.Standing)) {
 		next := desired.Standing[name]
 		next.By = by
-		var before map[string]string
-		if old := standing[name]; old != nil {
+		old := standing[name]
+		var before view
+		if old != nil {
 			before = viewStanding(*old)
 		}
-		if lines := diffLines(before, viewStanding(next)); len(lines) > 0 {
-			out = append(out, Change{Action: action(before != nil), Kind: "standing", Name: name, Lines: lines})
+		if lines := diffViews(before, viewStanding(next)); len(lines) > 0 {
+			out = append(out, Change{Action: action(old != nil), Kind: "standing", Name: name, Lines: lines})
 			set.Standing = append(set.Standing, next)
 		}
 	}
@@ -101,7 +101,7 @@ func Plan(current *control.Policy, desired Desired, prune bool, by control.Perso
 func planConnection(old *control.Connection, next control.Connection) (changes []Change, out control.Connection, changed bool) {
 	exists := old != nil
 	test := !exists || NeedsTest(*old, next)
-	var before map[string]string
+	var before view
 	next.Revision = 1
 	if exists {
 		next.Revision, next.Protocol = old.Revision, old.Protocol
@@ -116,7 +116,7 @@ func planConnection(old *control.Connection, next control.Connection) (changes [
 	if test {
 		next.Protocol = ""
 	}
-	if lines := diffLines(before, viewConnection(next)); len(lines) > 0 {
+	if lines := diffViews(before, viewConnection(next)); len(lines) > 0 {
 		changes = append(changes, Change{Action: action(exists), Kind: "connection", Name: next.Name, Lines: lines})
 		changed = true
 	}
@@ -168,88 +168,16 @@ func Digest(generation int64, changes []Change, yaml []byte, files map[string][]
 	return control.SumParts("plan v1", parts...)
 }
 
-func viewConnection(c control.Connection) map[string]string {
-	m := view(c)
-	for _, k := range []string{"org", "name", "revision", "protocol"} {
-		delete(m, k)
-	}
-	if c.State != control.ConnectionDisabled {
-		delete(m, "state")
-	}
-	if !c.Catalog.IsZero() {
-		m["catalog"] = c.Catalog.String()
-	}
-	return m
-}
-
-func viewCatalog(c control.Catalog) map[string]string {
-	m := map[string]string{}
-	if c.Digest.IsZero() {
-		return m
-	}
-	m["digest"] = c.Digest.String()
-	for _, t := range c.Tools {
-		m["tool "+t.Name] = fmt.Sprintf("%s as %s%s%s", t.Effect, t.As, when(t.Repeat, ", repeat"), when(t.RefuseExtra, ", no extra members"))
-	}
-	return m
-}
-
-func viewStanding(g control.GivenGrant) map[string]string {
-	if g.ID == "" {
-		return map[string]string{}
-	}
-	return map[string]string{
-		"profile": g.Profile, "tools": strings.Join(g.Tools, " "), "when": g.When, "until": g.Until.Format("2006-01-02"),
-		"limit": fmt.Sprintf("%d per %s", g.Limit.Calls, g.Limit.Per), "reason": g.Reason,
-	}
-}
-
-func when(b bool, s string) string {
-	if b {
-		return s
-	}
-	return ""
-}
-
-// view flattens an object's first level, so that a diff names members as the file does.
-func view(v any) map[string]string {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return map[string]string{}
-	}
-	var m map[string]json.RawMessage
-	if json.Unmarshal(data, &m) != nil {
-		return map[string]string{}
-	}
-	out := map[string]string{}
-	for k, raw := range m {
-		if s := string(raw); s != "null" && s != `""` && s != "0" && s != "false" && s != "[]" {
-			out[k] = s
-		}
-	}
-	delete(out, "org")
-	delete(out, "version")
-	return out
-}
-
-func diffLines(old, next map[string]string) []string {
-	keys := map[string]bool{}
-	for k := range old {
-		keys[k] = true
-	}
-	for k := range next {
-		keys[k] = true
+// reworded names the tools that stay and whose text is another one: what the model reads changes though nobody's word on the tool does.
+func reworded(old *control.Catalog, next control.Catalog) []string {
+	if old == nil {
+		return nil
 	}
 	var out []string
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		switch o, n := old[k], next[k]; {
-		case o == n:
-		case o == "":
-			out = append(out, "+ "+k+": "+n)
-		case n == "":
-			out = append(out, "- "+k+": "+o)
-		default:
-			out = append(out, "~ "+k+": "+o+" -> "+n)
+	for _, t := range next.Tools {
+		i := slices.IndexFunc(old.Tools, func(o control.Tool) bool { return o.Name == t.Name })
+		if i >= 0 && !bytes.Equal(old.Tools[i].Raw, t.Raw) {
+			out = append(out, "~ tools."+scalarText(t.Name)+": the server's own text changed; sallyport catalogs diff shows how")
 		}
 	}
 	return out

@@ -228,7 +228,7 @@ func checkCIDR(text string) error {
 
 func (r *resolver) duration(p string, d Duration, low, high time.Duration) time.Duration {
 	if d.Duration < low || d.Duration > high {
-		r.problem(p, "must be %s to %s", low, high)
+		r.problem(p, "must be %s to %s", Length(low), Length(high))
 	}
 	return d.Duration
 }

@@ -24,7 +24,7 @@ func limitWords(l control.Limit) string {
 	if l.Per == 0 {
 		return fmt.Sprintf("%d calls", l.Calls)
 	}
-	return fmt.Sprintf("%d calls per %s", l.Calls, l.Per)
+	return fmt.Sprintf("%d calls per %s", l.Calls, config.Length(l.Per))
 }
 
 // planned is one reading of a file against the current policy.
