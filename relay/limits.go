@@ -45,3 +45,9 @@ const DeadlineMargin = 15 * time.Second
 func AskAt(timeout time.Duration) time.Duration {
 	return timeout - min(DeadlineMargin, timeout/2)
 }
+
+// AnswerAt returns when, after the first sight of a call, the host answers itself where control did not: a third of the way from AskAt to the
+// end. Another third later a guest gives up by its own clock, so the harness always reads words before its own timeout.
+func AnswerAt(timeout time.Duration) time.Duration {
+	return AskAt(timeout) + (timeout-AskAt(timeout))/3
+}

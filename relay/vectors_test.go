@@ -262,10 +262,14 @@ func TestDeadlineVectors(t *testing.T) {
 	type deadline struct {
 		Timeout int64 `json:"timeout_ms"`
 		Ask     int64 `json:"ask_ms"`
+		Answer  int64 `json:"answer_ms"`
 	}
 	for _, v := range load[deadline](t, "deadlines.json") {
 		if got := AskAt(time.Duration(v.Timeout) * time.Millisecond).Milliseconds(); got != v.Ask {
 			t.Errorf("%d ms: asked at %d, want %d", v.Timeout, got, v.Ask)
+		}
+		if got := AnswerAt(time.Duration(v.Timeout) * time.Millisecond).Milliseconds(); got != v.Answer {
+			t.Errorf("%d ms: answered at %d, want %d", v.Timeout, got, v.Answer)
 		}
 	}
 }

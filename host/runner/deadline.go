@@ -10,13 +10,6 @@ import (
 // A call's clock starts when the host first sees its record. Shortly before its time is over control is asked for what it knows; if
 // nothing has come by the end, the host says itself what is known, so that nobody waits for ever.
 
-// lastWord is how long before a call's time is over the host answers itself.
-const lastWord = 2 * time.Second
-
-func localAt(timeout time.Duration) time.Duration {
-	return timeout - min(lastWord, timeout/10)
-}
-
 // startClock arms the call's clock; s.mu is held.
 func (s *session) startClock(c *call) {
 	c.timer = time.AfterFunc(max(0, relay.AskAt(c.timeout)-time.Since(c.seen)), func() { s.ask(c) })
@@ -40,7 +33,7 @@ func (s *session) ask(c *call) {
 	}
 	c.asked = true
 	s.send(item{what: sendCancel, call: c, id: c.id, why: sallyportv1.CancelWhy_CANCEL_WHY_DEADLINE})
-	c.timer = time.AfterFunc(max(0, localAt(c.timeout)-time.Since(c.seen)), func() { s.expire(c) })
+	c.timer = time.AfterFunc(max(0, relay.AnswerAt(c.timeout)-time.Since(c.seen)), func() { s.expire(c) })
 }
 
 // expire answers a call whose time is over.

@@ -190,7 +190,7 @@ func TestDeadlineOfACallThatWasSent(t *testing.T) {
 				if lost {
 					x.lose()
 				}
-				x.pass(localAt(time.Minute) - 200*time.Millisecond)
+				x.pass(relay.AnswerAt(time.Minute) - 200*time.Millisecond)
 				if _, ok := x.result(id); ok {
 					t.Error("answered too early")
 				}

@@ -19,7 +19,14 @@ import (
 	"sallyport.dev/relay/hostside"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if guestDir != "" {
+			os.RemoveAll(guestDir)
+		}
+		os.Exit(code)
+	}))
+}
 
 // rig is a runner with a strict control behind it.
 type rig struct {

@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -229,6 +231,9 @@ type View Control
 
 // Call returns the call of a record id, nil where none came.
 func (v *View) Call(session, id string) *Call { return v.calls[key{session, id}] }
+
+// All returns every call that came.
+func (v *View) All() []*Call { return slices.Collect(maps.Values(v.calls)) }
 
 // Calls returns how many calls came.
 func (v *View) Calls() int { return len(v.calls) }
