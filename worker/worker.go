@@ -65,6 +65,7 @@ type Config struct {
 	Ports    []uint16      // TCP ports that connections use; empty: any. Control's port and DNS are added
 	Life     time.Duration // after which Run drains and returns ErrReplace; 0: never
 	Guard    *netguard.Guard
+	Opened   func() // called once when the worker holds its directory and is confined; nil: nobody wants to know
 	Log      *slog.Logger
 }
 
@@ -80,6 +81,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer w.close()
+	if cfg.Opened != nil {
+		cfg.Opened()
+	}
 	return w.run(ctx)
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,9 +31,17 @@ func newJobs(s *Server) *jobs { return &jobs{s: s, open: map[string]job{}} }
 
 const jobTime = 60 * time.Second
 
-// run executes one intent of kind for a connection and returns its outcome. Errors: [errs.Unreachable], [errs.NotConnected], [errs.Busy].
+// run executes one intent of kind for a connection and returns its outcome. Errors: [errs.Unreachable], [errs.NotConnected],
+// [errs.Busy], [errs.Revoked].
 func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, by control.Person) (*sallyportv1.Outcome, error) {
 	w := j.s.workers
+	subject := control.SubjectShared
+	if c.Auth.Per == "person" {
+		subject = string(by)
+	}
+	if err := j.withdrawn(ctx, c.Name, subject); err != nil {
+		return nil, err
+	}
 	picked, err := w.Pick(c.Pool)
 	if err != nil {
 		return nil, err
@@ -41,10 +50,6 @@ func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, 
 	in := connectionIntent(kind, c, picked.ID, now)
 	var sealed control.Sealed
 	if c.Auth.Type != "none" {
-		subject := control.SubjectShared
-		if c.Auth.Per == "person" {
-			subject = string(by)
-		}
 		cred, err := j.s.stores.Connections.Credential(ctx, c.Name, subject)
 		if err != nil || cred.State == control.CredentialRevoked {
 			return nil, errs.Newf(errs.NotConnected, "%s has no credential; store it with: sallyport credentials set %s", c.Name, c.Name)
@@ -81,6 +86,24 @@ func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, 
 		w.Close(picked.ID, in.ID, "nobody waits")
 		return nil, errs.Newf(errs.Unreachable, "the worker did not answer within %s", jobTime)
 	}
+}
+
+// withdrawn refuses what a switch forbids: a test sends the credential as a call does. Errors: [errs.Revoked].
+func (j *jobs) withdrawn(ctx context.Context, connection, subject string) error {
+	switches, err := j.s.stores.Revocations.Switches(ctx, false)
+	if err != nil {
+		return err
+	}
+	for _, w := range switches {
+		switch {
+		case w.Kind == control.SwitchEverything,
+			w.Kind == control.SwitchConnection && w.Name == connection,
+			w.Kind == control.SwitchCredential && w.Name == connection+"/"+subject:
+			what := strings.TrimSpace(string(w.Kind) + " " + w.Name)
+			return errs.Newf(errs.Revoked, "access was withdrawn, so nothing is sent; give it back with: sallyport restore %s", what)
+		}
+	}
+	return nil
 }
 
 // connectionIntent is the part of an intent that a connection gives. Everything else of a call's intent is the pipeline's.

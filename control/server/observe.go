@@ -27,11 +27,12 @@ type Store interface {
 	connection.Store
 	machine.Store
 	Exporter
+	Backuper
 }
 
 // StoresOf is one database as every capability's store.
 func StoresOf(s Store) Stores {
-	return Stores{Calls: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, Audit: s}
+	return Stores{Calls: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, Audit: s, Backup: s}
 }
 
 // Metrics of calls. The three facts are labels of their own, never collapsed into "success". No label carries what a guest can choose.

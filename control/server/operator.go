@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect/v2"
@@ -15,6 +17,7 @@ import (
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
+	"sallyport.dev/control/config"
 	"sallyport.dev/control/grant"
 	"sallyport.dev/intent"
 )
@@ -100,13 +103,31 @@ func (o *operatorService) ListProfiles(ctx context.Context, _ *sallyportv1.ListP
 	out := &sallyportv1.ListProfilesResponse{}
 	for _, name := range sortedKeys(p.Profiles) {
 		profile := p.Profiles[name]
-		row := &sallyportv1.ProfileRow{Name: name, Attended: profile.Attended, Driver: profile.Sandbox.Driver, Version: profile.Version}
+		row := &sallyportv1.ProfileRow{
+			Name: name, Attended: profile.Attended, Driver: profile.Sandbox.Driver, Version: profile.Version, Settings: config.Lines(*profile),
+			Tools: profileTools(p, profile),
+		}
 		for _, g := range profile.Grants {
 			row.Rules = append(row.Rules, ruleLine(g))
 		}
 		out.Profiles = append(out.Profiles, row)
 	}
 	return out, nil
+}
+
+// profileTools is what a session of the profile would be given now.
+func profileTools(p *control.Policy, profile *control.Profile) []*sallyportv1.ProfileTool {
+	var out []*sallyportv1.ProfileTool
+	given := granted(p)
+	for _, connection := range sortedKeys(p.Catalogs) {
+		for _, t := range p.Catalogs[connection].Tools {
+			if given(profile, connection, t.Name) {
+				out = append(out, &sallyportv1.ProfileTool{Name: t.As, Connection: connection, Tool: t.Name, Effect: string(t.Effect)})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *sallyportv1.ProfileTool) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return out
 }
 
 func ruleLine(g control.Grant) string {

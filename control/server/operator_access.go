@@ -152,14 +152,18 @@ func (o *operatorService) credentialExists(ctx context.Context, name string) (bo
 func hitWords(i revocation.Impact) []string {
 	var out []string
 	for _, h := range []struct {
-		n    int
-		what string
+		n         int
+		one, more string
 	}{
-		{i.Sessions, "sessions"}, {i.Calls, "unfinished calls"}, {i.Questions, "open questions"}, {i.InFlight, "calls already sent (their answers are awaited)"},
-		{i.Grants, "given grants"}, {i.Credentials, "credentials"},
+		{i.Sessions, "session", "sessions"}, {i.Calls, "unfinished call", "unfinished calls"}, {i.Questions, "open question", "open questions"},
+		{i.InFlight, "call already sent (its answer is awaited)", "calls already sent (their answers are awaited)"},
+		{i.Grants, "given grant", "given grants"}, {i.Credentials, "credential", "credentials"},
 	} {
-		if h.n > 0 {
-			out = append(out, fmt.Sprintf("%d %s", h.n, h.what))
+		switch {
+		case h.n == 1:
+			out = append(out, "1 "+h.one)
+		case h.n > 1:
+			out = append(out, fmt.Sprintf("%d %s", h.n, h.more))
 		}
 	}
 	if len(out) == 0 {

@@ -8,8 +8,10 @@ import (
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
 	"sallyport.dev/control"
 	"sallyport.dev/control/machine"
+	"sallyport.dev/control/session"
 	"sallyport.dev/errs"
 	"sallyport.dev/identity"
+	"sallyport.dev/intent/seal"
 )
 
 func (s *Server) machinesOf(ctx context.Context, role string) []machine.Machine {
@@ -34,6 +36,17 @@ func (o *operatorService) machines(ctx context.Context, role string) ([]*sallypo
 	for _, m := range rows {
 		row := &sallyportv1.Machine{
 			Role: m.Role, Name: m.Name, Pool: m.Pool, Build: m.Build, Confinement: m.Confinement, SeenMs: ms(m.Seen), Id: m.ID, State: "lost",
+			Run: m.Run, SinceMs: ms(m.Since),
+		}
+		if public, err := seal.ParsePublicKey(m.PoolKey); err == nil {
+			row.PoolKey = public.Fingerprint()
+		}
+		if m.Role == string(identity.Host) {
+			sessions, err := o.s.stores.Sessions.Sessions(ctx, session.Filter{Org: control.Org, Host: m.ID})
+			if err != nil {
+				return nil, err
+			}
+			row.Sessions = int64(len(sessions))
 		}
 		switch {
 		case m.Removed:

@@ -53,6 +53,7 @@ type Stores struct {
 	Connections connection.Store
 	Machines    machine.Store
 	Audit       Exporter
+	Backup      Backuper
 }
 
 // Config is what a control node is.
@@ -65,6 +66,8 @@ type Config struct {
 	Key    intent.SigningKey // this node's, certified by the root
 	// Address is where enrolled machines dial this node: host:port, or unix:PATH.
 	Address string
+	// Dir is control's own directory, where a backup lies while it is sent.
+	Dir string
 	// Durable says that the store proved its durability; Fsync how long a durable commit of its own took at start.
 	Durable bool
 	Fsync   time.Duration
@@ -81,6 +84,8 @@ type Server struct {
 	hosts    *hosts
 	events   *events
 	jobs     *jobs
+
+	backup sync.Mutex // one at a time
 
 	keyMu   sync.Mutex
 	nodeKey intent.NodeKey

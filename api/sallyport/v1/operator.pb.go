@@ -1281,6 +1281,94 @@ func (x *ShowCallResponse) GetTwins() []string {
 	return nil
 }
 
+type PurgeCallRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // a unique prefix is enough
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeCallRequest) Reset() {
+	*x = PurgeCallRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeCallRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeCallRequest) ProtoMessage() {}
+
+func (x *PurgeCallRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeCallRequest.ProtoReflect.Descriptor instead.
+func (*PurgeCallRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PurgeCallRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type PurgeCallResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Call          *CallRow               `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeCallResponse) Reset() {
+	*x = PurgeCallResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeCallResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeCallResponse) ProtoMessage() {}
+
+func (x *PurgeCallResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeCallResponse.ProtoReflect.Descriptor instead.
+func (*PurgeCallResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PurgeCallResponse) GetCall() *CallRow {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
 type ApprovalRow struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1308,7 +1396,7 @@ type ApprovalRow struct {
 
 func (x *ApprovalRow) Reset() {
 	*x = ApprovalRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[15]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1408,7 @@ func (x *ApprovalRow) String() string {
 func (*ApprovalRow) ProtoMessage() {}
 
 func (x *ApprovalRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[15]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1421,7 @@ func (x *ApprovalRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalRow.ProtoReflect.Descriptor instead.
 func (*ApprovalRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApprovalRow) GetId() string {
@@ -1479,7 +1567,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[16]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1579,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[16]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1592,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -1530,7 +1618,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[17]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1630,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[17]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1643,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*ApprovalRow {
@@ -1574,7 +1662,7 @@ type ShowApprovalRequest struct {
 
 func (x *ShowApprovalRequest) Reset() {
 	*x = ShowApprovalRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[18]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1674,7 @@ func (x *ShowApprovalRequest) String() string {
 func (*ShowApprovalRequest) ProtoMessage() {}
 
 func (x *ShowApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[18]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1687,7 @@ func (x *ShowApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowApprovalRequest.ProtoReflect.Descriptor instead.
 func (*ShowApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ShowApprovalRequest) GetId() string {
@@ -1628,7 +1716,7 @@ type ShowApprovalResponse struct {
 
 func (x *ShowApprovalResponse) Reset() {
 	*x = ShowApprovalResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[19]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1728,7 @@ func (x *ShowApprovalResponse) String() string {
 func (*ShowApprovalResponse) ProtoMessage() {}
 
 func (x *ShowApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[19]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1741,7 @@ func (x *ShowApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowApprovalResponse.ProtoReflect.Descriptor instead.
 func (*ShowApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShowApprovalResponse) GetApproval() *ApprovalRow {
@@ -1746,7 +1834,7 @@ type DecideRequest struct {
 
 func (x *DecideRequest) Reset() {
 	*x = DecideRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[20]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1846,7 @@ func (x *DecideRequest) String() string {
 func (*DecideRequest) ProtoMessage() {}
 
 func (x *DecideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[20]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1859,7 @@ func (x *DecideRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRequest.ProtoReflect.Descriptor instead.
 func (*DecideRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DecideRequest) GetApproval() string {
@@ -1820,7 +1908,7 @@ type SessionGrant struct {
 
 func (x *SessionGrant) Reset() {
 	*x = SessionGrant{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[21]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1920,7 @@ func (x *SessionGrant) String() string {
 func (*SessionGrant) ProtoMessage() {}
 
 func (x *SessionGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[21]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1933,7 @@ func (x *SessionGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionGrant.ProtoReflect.Descriptor instead.
 func (*SessionGrant) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SessionGrant) GetWhen() string {
@@ -1879,7 +1967,7 @@ type DecideResponse struct {
 
 func (x *DecideResponse) Reset() {
 	*x = DecideResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[22]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +1979,7 @@ func (x *DecideResponse) String() string {
 func (*DecideResponse) ProtoMessage() {}
 
 func (x *DecideResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[22]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +1992,7 @@ func (x *DecideResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideResponse.ProtoReflect.Descriptor instead.
 func (*DecideResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DecideResponse) GetApproval() *ApprovalRow {
@@ -1933,7 +2021,7 @@ type ResolveRequest struct {
 
 func (x *ResolveRequest) Reset() {
 	*x = ResolveRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[23]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2033,7 @@ func (x *ResolveRequest) String() string {
 func (*ResolveRequest) ProtoMessage() {}
 
 func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[23]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2046,7 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
 func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResolveRequest) GetCall() string {
@@ -1999,7 +2087,7 @@ type ResolveResponse struct {
 
 func (x *ResolveResponse) Reset() {
 	*x = ResolveResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[24]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2099,7 @@ func (x *ResolveResponse) String() string {
 func (*ResolveResponse) ProtoMessage() {}
 
 func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[24]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2112,7 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
 func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResolveResponse) GetCall() *CallRow {
@@ -2054,7 +2142,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[25]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2154,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[25]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2167,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RevokeRequest) GetKind() string {
@@ -2131,7 +2219,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[26]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2231,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[26]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2244,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RevokeResponse) GetTookUs() int64 {
@@ -2212,7 +2300,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[27]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2312,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[27]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2325,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RestoreRequest) GetKind() string {
@@ -2271,7 +2359,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[28]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2371,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[28]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2384,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RestoreResponse) GetTookUs() int64 {
@@ -2328,7 +2416,7 @@ type SwitchRow struct {
 
 func (x *SwitchRow) Reset() {
 	*x = SwitchRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[29]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2428,7 @@ func (x *SwitchRow) String() string {
 func (*SwitchRow) ProtoMessage() {}
 
 func (x *SwitchRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[29]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2441,7 @@ func (x *SwitchRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchRow.ProtoReflect.Descriptor instead.
 func (*SwitchRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SwitchRow) GetId() string {
@@ -2413,7 +2501,7 @@ type ListSwitchesRequest struct {
 
 func (x *ListSwitchesRequest) Reset() {
 	*x = ListSwitchesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[30]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2513,7 @@ func (x *ListSwitchesRequest) String() string {
 func (*ListSwitchesRequest) ProtoMessage() {}
 
 func (x *ListSwitchesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[30]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2526,7 @@ func (x *ListSwitchesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSwitchesRequest.ProtoReflect.Descriptor instead.
 func (*ListSwitchesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 type ListSwitchesResponse struct {
@@ -2450,7 +2538,7 @@ type ListSwitchesResponse struct {
 
 func (x *ListSwitchesResponse) Reset() {
 	*x = ListSwitchesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[31]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2550,7 @@ func (x *ListSwitchesResponse) String() string {
 func (*ListSwitchesResponse) ProtoMessage() {}
 
 func (x *ListSwitchesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[31]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2563,7 @@ func (x *ListSwitchesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSwitchesResponse.ProtoReflect.Descriptor instead.
 func (*ListSwitchesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListSwitchesResponse) GetSwitches() []*SwitchRow {
@@ -2495,7 +2583,7 @@ type PullCatalogRequest struct {
 
 func (x *PullCatalogRequest) Reset() {
 	*x = PullCatalogRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[32]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2595,7 @@ func (x *PullCatalogRequest) String() string {
 func (*PullCatalogRequest) ProtoMessage() {}
 
 func (x *PullCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[32]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2608,7 @@ func (x *PullCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullCatalogRequest.ProtoReflect.Descriptor instead.
 func (*PullCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PullCatalogRequest) GetConnection() string {
@@ -2550,7 +2638,7 @@ type PullCatalogResponse struct {
 
 func (x *PullCatalogResponse) Reset() {
 	*x = PullCatalogResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[33]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2650,7 @@ func (x *PullCatalogResponse) String() string {
 func (*PullCatalogResponse) ProtoMessage() {}
 
 func (x *PullCatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[33]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2663,7 @@ func (x *PullCatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullCatalogResponse.ProtoReflect.Descriptor instead.
 func (*PullCatalogResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PullCatalogResponse) GetCatalog() []byte {
@@ -2625,7 +2713,7 @@ type ProposedTool struct {
 
 func (x *ProposedTool) Reset() {
 	*x = ProposedTool{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[34]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2725,7 @@ func (x *ProposedTool) String() string {
 func (*ProposedTool) ProtoMessage() {}
 
 func (x *ProposedTool) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[34]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2738,7 @@ func (x *ProposedTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposedTool.ProtoReflect.Descriptor instead.
 func (*ProposedTool) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ProposedTool) GetName() string {
@@ -2691,7 +2779,7 @@ type TestConnectionRequest struct {
 
 func (x *TestConnectionRequest) Reset() {
 	*x = TestConnectionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[35]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2791,7 @@ func (x *TestConnectionRequest) String() string {
 func (*TestConnectionRequest) ProtoMessage() {}
 
 func (x *TestConnectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[35]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2804,7 @@ func (x *TestConnectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestConnectionRequest.ProtoReflect.Descriptor instead.
 func (*TestConnectionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TestConnectionRequest) GetConnection() string {
@@ -2744,7 +2832,7 @@ type TestReport struct {
 
 func (x *TestReport) Reset() {
 	*x = TestReport{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[36]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +2844,7 @@ func (x *TestReport) String() string {
 func (*TestReport) ProtoMessage() {}
 
 func (x *TestReport) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[36]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +2857,7 @@ func (x *TestReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestReport.ProtoReflect.Descriptor instead.
 func (*TestReport) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *TestReport) GetConnection() string {
@@ -2805,7 +2893,7 @@ type TestStep struct {
 
 func (x *TestStep) Reset() {
 	*x = TestStep{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2905,7 @@ func (x *TestStep) String() string {
 func (*TestStep) ProtoMessage() {}
 
 func (x *TestStep) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2918,7 @@ func (x *TestStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestStep.ProtoReflect.Descriptor instead.
 func (*TestStep) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TestStep) GetName() string {
@@ -2870,7 +2958,7 @@ type TestConnectionResponse struct {
 
 func (x *TestConnectionResponse) Reset() {
 	*x = TestConnectionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +2970,7 @@ func (x *TestConnectionResponse) String() string {
 func (*TestConnectionResponse) ProtoMessage() {}
 
 func (x *TestConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +2983,7 @@ func (x *TestConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestConnectionResponse.ProtoReflect.Descriptor instead.
 func (*TestConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TestConnectionResponse) GetReport() *TestReport {
@@ -2915,7 +3003,7 @@ type EnableConnectionRequest struct {
 
 func (x *EnableConnectionRequest) Reset() {
 	*x = EnableConnectionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +3015,7 @@ func (x *EnableConnectionRequest) String() string {
 func (*EnableConnectionRequest) ProtoMessage() {}
 
 func (x *EnableConnectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +3028,7 @@ func (x *EnableConnectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableConnectionRequest.ProtoReflect.Descriptor instead.
 func (*EnableConnectionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EnableConnectionRequest) GetConnection() string {
@@ -2967,7 +3055,7 @@ type EnableConnectionResponse struct {
 
 func (x *EnableConnectionResponse) Reset() {
 	*x = EnableConnectionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2979,7 +3067,7 @@ func (x *EnableConnectionResponse) String() string {
 func (*EnableConnectionResponse) ProtoMessage() {}
 
 func (x *EnableConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2992,7 +3080,7 @@ func (x *EnableConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableConnectionResponse.ProtoReflect.Descriptor instead.
 func (*EnableConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EnableConnectionResponse) GetReport() *TestReport {
@@ -3020,7 +3108,7 @@ type PoolKeyRequest struct {
 
 func (x *PoolKeyRequest) Reset() {
 	*x = PoolKeyRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3120,7 @@ func (x *PoolKeyRequest) String() string {
 func (*PoolKeyRequest) ProtoMessage() {}
 
 func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3133,7 @@ func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyRequest.ProtoReflect.Descriptor instead.
 func (*PoolKeyRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PoolKeyRequest) GetPool() string {
@@ -3082,7 +3170,7 @@ type PoolKeyResponse struct {
 
 func (x *PoolKeyResponse) Reset() {
 	*x = PoolKeyResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3182,7 @@ func (x *PoolKeyResponse) String() string {
 func (*PoolKeyResponse) ProtoMessage() {}
 
 func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3195,7 @@ func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyResponse.ProtoReflect.Descriptor instead.
 func (*PoolKeyResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PoolKeyResponse) GetPublicKey() []byte {
@@ -3159,7 +3247,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3171,7 +3259,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3272,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PutCredentialRequest) GetConnection() string {
@@ -3238,7 +3326,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3338,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3351,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PutCredentialResponse) GetVersion() int64 {
@@ -3288,7 +3376,7 @@ type CredentialRow struct {
 
 func (x *CredentialRow) Reset() {
 	*x = CredentialRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3388,7 @@ func (x *CredentialRow) String() string {
 func (*CredentialRow) ProtoMessage() {}
 
 func (x *CredentialRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3401,7 @@ func (x *CredentialRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRow.ProtoReflect.Descriptor instead.
 func (*CredentialRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CredentialRow) GetConnection() string {
@@ -3373,7 +3461,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3473,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3486,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 type ListCredentialsResponse struct {
@@ -3410,7 +3498,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3422,7 +3510,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3435,7 +3523,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*CredentialRow {
@@ -3455,7 +3543,7 @@ type RemoveCredentialRequest struct {
 
 func (x *RemoveCredentialRequest) Reset() {
 	*x = RemoveCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3467,7 +3555,7 @@ func (x *RemoveCredentialRequest) String() string {
 func (*RemoveCredentialRequest) ProtoMessage() {}
 
 func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3480,7 +3568,7 @@ func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RemoveCredentialRequest) GetConnection() string {
@@ -3505,7 +3593,7 @@ type RemoveCredentialResponse struct {
 
 func (x *RemoveCredentialResponse) Reset() {
 	*x = RemoveCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3605,7 @@ func (x *RemoveCredentialResponse) String() string {
 func (*RemoveCredentialResponse) ProtoMessage() {}
 
 func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3618,7 @@ func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
 }
 
 type SessionTicketRequest struct {
@@ -3543,7 +3631,7 @@ type SessionTicketRequest struct {
 
 func (x *SessionTicketRequest) Reset() {
 	*x = SessionTicketRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3643,7 @@ func (x *SessionTicketRequest) String() string {
 func (*SessionTicketRequest) ProtoMessage() {}
 
 func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3656,7 @@ func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketRequest.ProtoReflect.Descriptor instead.
 func (*SessionTicketRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SessionTicketRequest) GetProfile() string {
@@ -3595,7 +3683,7 @@ type SessionTicketResponse struct {
 
 func (x *SessionTicketResponse) Reset() {
 	*x = SessionTicketResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3607,7 +3695,7 @@ func (x *SessionTicketResponse) String() string {
 func (*SessionTicketResponse) ProtoMessage() {}
 
 func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3620,7 +3708,7 @@ func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketResponse.ProtoReflect.Descriptor instead.
 func (*SessionTicketResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SessionTicketResponse) GetTicket() string {
@@ -3653,7 +3741,7 @@ type GiveGrantRequest struct {
 
 func (x *GiveGrantRequest) Reset() {
 	*x = GiveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3753,7 @@ func (x *GiveGrantRequest) String() string {
 func (*GiveGrantRequest) ProtoMessage() {}
 
 func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3766,7 @@ func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantRequest.ProtoReflect.Descriptor instead.
 func (*GiveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GiveGrantRequest) GetName() string {
@@ -3746,7 +3834,7 @@ type GiveGrantResponse struct {
 
 func (x *GiveGrantResponse) Reset() {
 	*x = GiveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +3846,7 @@ func (x *GiveGrantResponse) String() string {
 func (*GiveGrantResponse) ProtoMessage() {}
 
 func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +3859,7 @@ func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantResponse.ProtoReflect.Descriptor instead.
 func (*GiveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GiveGrantResponse) GetId() string {
@@ -3790,7 +3878,7 @@ type RemoveGrantRequest struct {
 
 func (x *RemoveGrantRequest) Reset() {
 	*x = RemoveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3890,7 @@ func (x *RemoveGrantRequest) String() string {
 func (*RemoveGrantRequest) ProtoMessage() {}
 
 func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +3903,7 @@ func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantRequest.ProtoReflect.Descriptor instead.
 func (*RemoveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemoveGrantRequest) GetId() string {
@@ -3833,7 +3921,7 @@ type RemoveGrantResponse struct {
 
 func (x *RemoveGrantResponse) Reset() {
 	*x = RemoveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3845,7 +3933,7 @@ func (x *RemoveGrantResponse) String() string {
 func (*RemoveGrantResponse) ProtoMessage() {}
 
 func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3858,7 +3946,7 @@ func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantResponse.ProtoReflect.Descriptor instead.
 func (*RemoveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 type GrantRow struct {
@@ -3882,7 +3970,7 @@ type GrantRow struct {
 
 func (x *GrantRow) Reset() {
 	*x = GrantRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +3982,7 @@ func (x *GrantRow) String() string {
 func (*GrantRow) ProtoMessage() {}
 
 func (x *GrantRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +3995,7 @@ func (x *GrantRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRow.ProtoReflect.Descriptor instead.
 func (*GrantRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GrantRow) GetId() string {
@@ -4010,7 +4098,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4110,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4123,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListGrantsRequest) GetProfile() string {
@@ -4054,7 +4142,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4066,7 +4154,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4079,7 +4167,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*GrantRow {
@@ -4102,7 +4190,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4114,7 +4202,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4127,7 +4215,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ExplainRequest) GetProfile() string {
@@ -4177,7 +4265,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4277,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4290,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExplainResponse) GetVerdict() string {
@@ -4255,7 +4343,7 @@ type SessionRow struct {
 
 func (x *SessionRow) Reset() {
 	*x = SessionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4267,7 +4355,7 @@ func (x *SessionRow) String() string {
 func (*SessionRow) ProtoMessage() {}
 
 func (x *SessionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4280,7 +4368,7 @@ func (x *SessionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRow.ProtoReflect.Descriptor instead.
 func (*SessionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SessionRow) GetId() string {
@@ -4390,7 +4478,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4402,7 +4490,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4415,7 +4503,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListSessionsRequest) GetAll() bool {
@@ -4434,7 +4522,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4446,7 +4534,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4459,7 +4547,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*SessionRow {
@@ -4479,7 +4567,7 @@ type CloseOwnedSessionRequest struct {
 
 func (x *CloseOwnedSessionRequest) Reset() {
 	*x = CloseOwnedSessionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4491,7 +4579,7 @@ func (x *CloseOwnedSessionRequest) String() string {
 func (*CloseOwnedSessionRequest) ProtoMessage() {}
 
 func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4504,7 +4592,7 @@ func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CloseOwnedSessionRequest) GetSession() string {
@@ -4529,7 +4617,7 @@ type CloseOwnedSessionResponse struct {
 
 func (x *CloseOwnedSessionResponse) Reset() {
 	*x = CloseOwnedSessionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4541,7 +4629,7 @@ func (x *CloseOwnedSessionResponse) String() string {
 func (*CloseOwnedSessionResponse) ProtoMessage() {}
 
 func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4554,7 +4642,7 @@ func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 type ConnectionRow struct {
@@ -4578,7 +4666,7 @@ type ConnectionRow struct {
 
 func (x *ConnectionRow) Reset() {
 	*x = ConnectionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4590,7 +4678,7 @@ func (x *ConnectionRow) String() string {
 func (*ConnectionRow) ProtoMessage() {}
 
 func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4603,7 +4691,7 @@ func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionRow.ProtoReflect.Descriptor instead.
 func (*ConnectionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ConnectionRow) GetName() string {
@@ -4705,7 +4793,7 @@ type ListConnectionsRequest struct {
 
 func (x *ListConnectionsRequest) Reset() {
 	*x = ListConnectionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4717,7 +4805,7 @@ func (x *ListConnectionsRequest) String() string {
 func (*ListConnectionsRequest) ProtoMessage() {}
 
 func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4730,7 +4818,7 @@ func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 type ListConnectionsResponse struct {
@@ -4742,7 +4830,7 @@ type ListConnectionsResponse struct {
 
 func (x *ListConnectionsResponse) Reset() {
 	*x = ListConnectionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4754,7 +4842,7 @@ func (x *ListConnectionsResponse) String() string {
 func (*ListConnectionsResponse) ProtoMessage() {}
 
 func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4767,7 +4855,7 @@ func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListConnectionsResponse) GetConnections() []*ConnectionRow {
@@ -4784,13 +4872,15 @@ type ProfileRow struct {
 	Driver        string                 `protobuf:"bytes,3,opt,name=driver,proto3" json:"driver,omitempty"`
 	Rules         []string               `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`
 	Version       int64                  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	Settings      []string               `protobuf:"bytes,6,rep,name=settings,proto3" json:"settings,omitempty"` // member: value, as sallyport.yaml writes them, defaults too
+	Tools         []*ProfileTool         `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`       // what a session of it would be given now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProfileRow) Reset() {
 	*x = ProfileRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4802,7 +4892,7 @@ func (x *ProfileRow) String() string {
 func (*ProfileRow) ProtoMessage() {}
 
 func (x *ProfileRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4815,7 +4905,7 @@ func (x *ProfileRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRow.ProtoReflect.Descriptor instead.
 func (*ProfileRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ProfileRow) GetName() string {
@@ -4853,6 +4943,88 @@ func (x *ProfileRow) GetVersion() int64 {
 	return 0
 }
 
+func (x *ProfileRow) GetSettings() []string {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *ProfileRow) GetTools() []*ProfileTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+type ProfileTool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // in the sandbox
+	Connection    string                 `protobuf:"bytes,2,opt,name=connection,proto3" json:"connection,omitempty"`
+	Tool          string                 `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"` // the server's name
+	Effect        string                 `protobuf:"bytes,4,opt,name=effect,proto3" json:"effect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileTool) Reset() {
+	*x = ProfileTool{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileTool) ProtoMessage() {}
+
+func (x *ProfileTool) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileTool.ProtoReflect.Descriptor instead.
+func (*ProfileTool) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *ProfileTool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProfileTool) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *ProfileTool) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ProfileTool) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
 type ListProfilesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4861,7 +5033,7 @@ type ListProfilesRequest struct {
 
 func (x *ListProfilesRequest) Reset() {
 	*x = ListProfilesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4873,7 +5045,7 @@ func (x *ListProfilesRequest) String() string {
 func (*ListProfilesRequest) ProtoMessage() {}
 
 func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4886,7 +5058,7 @@ func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesRequest.ProtoReflect.Descriptor instead.
 func (*ListProfilesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 type ListProfilesResponse struct {
@@ -4898,7 +5070,7 @@ type ListProfilesResponse struct {
 
 func (x *ListProfilesResponse) Reset() {
 	*x = ListProfilesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4910,7 +5082,7 @@ func (x *ListProfilesResponse) String() string {
 func (*ListProfilesResponse) ProtoMessage() {}
 
 func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4923,7 +5095,7 @@ func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesResponse.ProtoReflect.Descriptor instead.
 func (*ListProfilesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListProfilesResponse) GetProfiles() []*ProfileRow {
@@ -4943,14 +5115,17 @@ type Machine struct {
 	Confinement   string                 `protobuf:"bytes,6,opt,name=confinement,proto3" json:"confinement,omitempty"`
 	SeenMs        int64                  `protobuf:"varint,7,opt,name=seen_ms,json=seenMs,proto3" json:"seen_ms,omitempty"`
 	Sessions      int64                  `protobuf:"varint,8,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	Id            string                 `protobuf:"bytes,9,opt,name=id,proto3" json:"id,omitempty"` // SPIFFE
+	Id            string                 `protobuf:"bytes,9,opt,name=id,proto3" json:"id,omitempty"`                            // SPIFFE
+	PoolKey       string                 `protobuf:"bytes,10,opt,name=pool_key,json=poolKey,proto3" json:"pool_key,omitempty"`  // a worker's: the fingerprint of the key that credentials are sealed to
+	Run           string                 `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`                         // a worker's: one process
+	SinceMs       int64                  `protobuf:"varint,12,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // enrolled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4962,7 +5137,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4975,7 +5150,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Machine) GetRole() string {
@@ -5041,6 +5216,27 @@ func (x *Machine) GetId() string {
 	return ""
 }
 
+func (x *Machine) GetPoolKey() string {
+	if x != nil {
+		return x.PoolKey
+	}
+	return ""
+}
+
+func (x *Machine) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Machine) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
 type ListMachinesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
@@ -5050,7 +5246,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5062,7 +5258,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5075,7 +5271,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListMachinesRequest) GetRole() string {
@@ -5094,7 +5290,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5106,7 +5302,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5119,7 +5315,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*Machine {
@@ -5139,7 +5335,7 @@ type RemoveMachineRequest struct {
 
 func (x *RemoveMachineRequest) Reset() {
 	*x = RemoveMachineRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5151,7 +5347,7 @@ func (x *RemoveMachineRequest) String() string {
 func (*RemoveMachineRequest) ProtoMessage() {}
 
 func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5164,7 +5360,7 @@ func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMachineRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RemoveMachineRequest) GetRole() string {
@@ -5189,7 +5385,7 @@ type RemoveMachineResponse struct {
 
 func (x *RemoveMachineResponse) Reset() {
 	*x = RemoveMachineResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5201,7 +5397,7 @@ func (x *RemoveMachineResponse) String() string {
 func (*RemoveMachineResponse) ProtoMessage() {}
 
 func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5214,7 +5410,7 @@ func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMachineResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 type EnrolRequest struct {
@@ -5228,7 +5424,7 @@ type EnrolRequest struct {
 
 func (x *EnrolRequest) Reset() {
 	*x = EnrolRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5240,7 +5436,7 @@ func (x *EnrolRequest) String() string {
 func (*EnrolRequest) ProtoMessage() {}
 
 func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5253,7 +5449,7 @@ func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolRequest.ProtoReflect.Descriptor instead.
 func (*EnrolRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *EnrolRequest) GetRole() string {
@@ -5287,7 +5483,7 @@ type EnrolResponse struct {
 
 func (x *EnrolResponse) Reset() {
 	*x = EnrolResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5299,7 +5495,7 @@ func (x *EnrolResponse) String() string {
 func (*EnrolResponse) ProtoMessage() {}
 
 func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5312,7 +5508,7 @@ func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolResponse.ProtoReflect.Descriptor instead.
 func (*EnrolResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *EnrolResponse) GetToken() string {
@@ -5340,7 +5536,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5352,7 +5548,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5365,7 +5561,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -5402,7 +5598,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5414,7 +5610,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5427,7 +5623,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *WatchResponse) GetKind() string {
@@ -5474,7 +5670,7 @@ type ExportRequest struct {
 
 func (x *ExportRequest) Reset() {
 	*x = ExportRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5486,7 +5682,7 @@ func (x *ExportRequest) String() string {
 func (*ExportRequest) ProtoMessage() {}
 
 func (x *ExportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5499,7 +5695,7 @@ func (x *ExportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRequest.ProtoReflect.Descriptor instead.
 func (*ExportRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ExportRequest) GetSinceMs() int64 {
@@ -5518,7 +5714,7 @@ type ExportResponse struct {
 
 func (x *ExportResponse) Reset() {
 	*x = ExportResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5530,7 +5726,7 @@ func (x *ExportResponse) String() string {
 func (*ExportResponse) ProtoMessage() {}
 
 func (x *ExportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5543,7 +5739,7 @@ func (x *ExportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportResponse.ProtoReflect.Descriptor instead.
 func (*ExportResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ExportResponse) GetLine() []byte {
@@ -5562,7 +5758,7 @@ type AcceptRestoreRequest struct {
 
 func (x *AcceptRestoreRequest) Reset() {
 	*x = AcceptRestoreRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5574,7 +5770,7 @@ func (x *AcceptRestoreRequest) String() string {
 func (*AcceptRestoreRequest) ProtoMessage() {}
 
 func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5587,7 +5783,7 @@ func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreRequest.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *AcceptRestoreRequest) GetNote() string {
@@ -5606,7 +5802,7 @@ type AcceptRestoreResponse struct {
 
 func (x *AcceptRestoreResponse) Reset() {
 	*x = AcceptRestoreResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5618,7 +5814,7 @@ func (x *AcceptRestoreResponse) String() string {
 func (*AcceptRestoreResponse) ProtoMessage() {}
 
 func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5631,7 +5827,7 @@ func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreResponse.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *AcceptRestoreResponse) GetIncarnation() string {
@@ -5639,6 +5835,94 @@ func (x *AcceptRestoreResponse) GetIncarnation() string {
 		return x.Incarnation
 	}
 	return ""
+}
+
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
+}
+
+type BackupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // of all data: the last message, alone
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *BackupResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
 }
 
 // Failure is the detail of every error that this API answers: the code for machines. The error's message is for people.
@@ -5651,7 +5935,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5663,7 +5947,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5676,7 +5960,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Failure) GetCode() string {
@@ -5810,7 +6094,11 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\vapproved_by\x18\r \x01(\tR\n" +
 	"approvedBy\x12\x19\n" +
 	"\bretry_of\x18\x0e \x01(\tR\aretryOf\x12\x14\n" +
-	"\x05twins\x18\x0f \x03(\tR\x05twins\"\xe7\x03\n" +
+	"\x05twins\x18\x0f \x03(\tR\x05twins\"\"\n" +
+	"\x10PurgeCallRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\">\n" +
+	"\x11PurgeCallResponse\x12)\n" +
+	"\x04call\x18\x01 \x01(\v2\x15.sallyport.v1.CallRowR\x04call\"\xe7\x03\n" +
 	"\vApprovalRow\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
@@ -6099,17 +6387,26 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\tuncertain\x18\r \x01(\x03R\tuncertain\"\x18\n" +
 	"\x16ListConnectionsRequest\"X\n" +
 	"\x17ListConnectionsResponse\x12=\n" +
-	"\vconnections\x18\x01 \x03(\v2\x1b.sallyport.v1.ConnectionRowR\vconnections\"\x84\x01\n" +
+	"\vconnections\x18\x01 \x03(\v2\x1b.sallyport.v1.ConnectionRowR\vconnections\"\xd1\x01\n" +
 	"\n" +
 	"ProfileRow\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\battended\x18\x02 \x01(\bR\battended\x12\x16\n" +
 	"\x06driver\x18\x03 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05rules\x18\x04 \x03(\tR\x05rules\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x03R\aversion\"\x15\n" +
+	"\aversion\x18\x05 \x01(\x03R\aversion\x12\x1a\n" +
+	"\bsettings\x18\x06 \x03(\tR\bsettings\x12/\n" +
+	"\x05tools\x18\a \x03(\v2\x19.sallyport.v1.ProfileToolR\x05tools\"m\n" +
+	"\vProfileTool\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x02 \x01(\tR\n" +
+	"connection\x12\x12\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x16\n" +
+	"\x06effect\x18\x04 \x01(\tR\x06effect\"\x15\n" +
 	"\x13ListProfilesRequest\"L\n" +
 	"\x14ListProfilesResponse\x124\n" +
-	"\bprofiles\x18\x01 \x03(\v2\x18.sallyport.v1.ProfileRowR\bprofiles\"\xd8\x01\n" +
+	"\bprofiles\x18\x01 \x03(\v2\x18.sallyport.v1.ProfileRowR\bprofiles\"\xa0\x02\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -6119,7 +6416,11 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\vconfinement\x18\x06 \x01(\tR\vconfinement\x12\x17\n" +
 	"\aseen_ms\x18\a \x01(\x03R\x06seenMs\x12\x1a\n" +
 	"\bsessions\x18\b \x01(\x03R\bsessions\x12\x0e\n" +
-	"\x02id\x18\t \x01(\tR\x02id\")\n" +
+	"\x02id\x18\t \x01(\tR\x02id\x12\x19\n" +
+	"\bpool_key\x18\n" +
+	" \x01(\tR\apoolKey\x12\x10\n" +
+	"\x03run\x18\v \x01(\tR\x03run\x12\x19\n" +
+	"\bsince_ms\x18\f \x01(\x03R\asinceMs\")\n" +
 	"\x13ListMachinesRequest\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\"I\n" +
 	"\x14ListMachinesResponse\x121\n" +
@@ -6153,15 +6454,20 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x14AcceptRestoreRequest\x12\x12\n" +
 	"\x04note\x18\x01 \x01(\tR\x04note\"9\n" +
 	"\x15AcceptRestoreResponse\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\tR\vincarnation\"\x1d\n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\"\x0f\n" +
+	"\rBackupRequest\"<\n" +
+	"\x0eBackupResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\x1d\n" +
 	"\aFailure\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\tR\x04code2\xe5\x15\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code2\xfa\x16\n" +
 	"\bOperator\x12C\n" +
 	"\x06Status\x12\x1b.sallyport.v1.StatusRequest\x1a\x1c.sallyport.v1.StatusResponse\x12=\n" +
 	"\x04Plan\x12\x19.sallyport.v1.PlanRequest\x1a\x1a.sallyport.v1.PlanResponse\x12@\n" +
 	"\x05Apply\x12\x1a.sallyport.v1.ApplyRequest\x1a\x1b.sallyport.v1.ApplyResponse\x12L\n" +
 	"\tListCalls\x12\x1e.sallyport.v1.ListCallsRequest\x1a\x1f.sallyport.v1.ListCallsResponse\x12I\n" +
-	"\bShowCall\x12\x1d.sallyport.v1.ShowCallRequest\x1a\x1e.sallyport.v1.ShowCallResponse\x12X\n" +
+	"\bShowCall\x12\x1d.sallyport.v1.ShowCallRequest\x1a\x1e.sallyport.v1.ShowCallResponse\x12L\n" +
+	"\tPurgeCall\x12\x1e.sallyport.v1.PurgeCallRequest\x1a\x1f.sallyport.v1.PurgeCallResponse\x12X\n" +
 	"\rListApprovals\x12\".sallyport.v1.ListApprovalsRequest\x1a#.sallyport.v1.ListApprovalsResponse\x12U\n" +
 	"\fShowApproval\x12!.sallyport.v1.ShowApprovalRequest\x1a\".sallyport.v1.ShowApprovalResponse\x12U\n" +
 	"\fListSessions\x12!.sallyport.v1.ListSessionsRequest\x1a\".sallyport.v1.ListSessionsResponse\x12d\n" +
@@ -6191,7 +6497,8 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\aExplain\x12\x1c.sallyport.v1.ExplainRequest\x1a\x1d.sallyport.v1.ExplainResponse\x12@\n" +
 	"\x05Enrol\x12\x1a.sallyport.v1.EnrolRequest\x1a\x1b.sallyport.v1.EnrolResponse\x12E\n" +
 	"\x06Export\x12\x1b.sallyport.v1.ExportRequest\x1a\x1c.sallyport.v1.ExportResponse0\x01\x12X\n" +
-	"\rAcceptRestore\x12\".sallyport.v1.AcceptRestoreRequest\x1a#.sallyport.v1.AcceptRestoreResponseB,Z*sallyport.dev/api/sallyport/v1;sallyportv1b\x06proto3"
+	"\rAcceptRestore\x12\".sallyport.v1.AcceptRestoreRequest\x1a#.sallyport.v1.AcceptRestoreResponse\x12E\n" +
+	"\x06Backup\x12\x1b.sallyport.v1.BackupRequest\x1a\x1c.sallyport.v1.BackupResponse0\x01B,Z*sallyport.dev/api/sallyport/v1;sallyportv1b\x06proto3"
 
 var (
 	file_sallyport_v1_operator_proto_rawDescOnce sync.Once
@@ -6205,7 +6512,7 @@ func file_sallyport_v1_operator_proto_rawDescGZIP() []byte {
 	return file_sallyport_v1_operator_proto_rawDescData
 }
 
-var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
+var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 91)
 var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),             // 0: sallyport.v1.StatusRequest
 	(*StatusResponse)(nil),            // 1: sallyport.v1.StatusResponse
@@ -6222,182 +6529,193 @@ var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*ShowCallRequest)(nil),           // 12: sallyport.v1.ShowCallRequest
 	(*CallEvent)(nil),                 // 13: sallyport.v1.CallEvent
 	(*ShowCallResponse)(nil),          // 14: sallyport.v1.ShowCallResponse
-	(*ApprovalRow)(nil),               // 15: sallyport.v1.ApprovalRow
-	(*ListApprovalsRequest)(nil),      // 16: sallyport.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),     // 17: sallyport.v1.ListApprovalsResponse
-	(*ShowApprovalRequest)(nil),       // 18: sallyport.v1.ShowApprovalRequest
-	(*ShowApprovalResponse)(nil),      // 19: sallyport.v1.ShowApprovalResponse
-	(*DecideRequest)(nil),             // 20: sallyport.v1.DecideRequest
-	(*SessionGrant)(nil),              // 21: sallyport.v1.SessionGrant
-	(*DecideResponse)(nil),            // 22: sallyport.v1.DecideResponse
-	(*ResolveRequest)(nil),            // 23: sallyport.v1.ResolveRequest
-	(*ResolveResponse)(nil),           // 24: sallyport.v1.ResolveResponse
-	(*RevokeRequest)(nil),             // 25: sallyport.v1.RevokeRequest
-	(*RevokeResponse)(nil),            // 26: sallyport.v1.RevokeResponse
-	(*RestoreRequest)(nil),            // 27: sallyport.v1.RestoreRequest
-	(*RestoreResponse)(nil),           // 28: sallyport.v1.RestoreResponse
-	(*SwitchRow)(nil),                 // 29: sallyport.v1.SwitchRow
-	(*ListSwitchesRequest)(nil),       // 30: sallyport.v1.ListSwitchesRequest
-	(*ListSwitchesResponse)(nil),      // 31: sallyport.v1.ListSwitchesResponse
-	(*PullCatalogRequest)(nil),        // 32: sallyport.v1.PullCatalogRequest
-	(*PullCatalogResponse)(nil),       // 33: sallyport.v1.PullCatalogResponse
-	(*ProposedTool)(nil),              // 34: sallyport.v1.ProposedTool
-	(*TestConnectionRequest)(nil),     // 35: sallyport.v1.TestConnectionRequest
-	(*TestReport)(nil),                // 36: sallyport.v1.TestReport
-	(*TestStep)(nil),                  // 37: sallyport.v1.TestStep
-	(*TestConnectionResponse)(nil),    // 38: sallyport.v1.TestConnectionResponse
-	(*EnableConnectionRequest)(nil),   // 39: sallyport.v1.EnableConnectionRequest
-	(*EnableConnectionResponse)(nil),  // 40: sallyport.v1.EnableConnectionResponse
-	(*PoolKeyRequest)(nil),            // 41: sallyport.v1.PoolKeyRequest
-	(*PoolKeyResponse)(nil),           // 42: sallyport.v1.PoolKeyResponse
-	(*PutCredentialRequest)(nil),      // 43: sallyport.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 44: sallyport.v1.PutCredentialResponse
-	(*CredentialRow)(nil),             // 45: sallyport.v1.CredentialRow
-	(*ListCredentialsRequest)(nil),    // 46: sallyport.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 47: sallyport.v1.ListCredentialsResponse
-	(*RemoveCredentialRequest)(nil),   // 48: sallyport.v1.RemoveCredentialRequest
-	(*RemoveCredentialResponse)(nil),  // 49: sallyport.v1.RemoveCredentialResponse
-	(*SessionTicketRequest)(nil),      // 50: sallyport.v1.SessionTicketRequest
-	(*SessionTicketResponse)(nil),     // 51: sallyport.v1.SessionTicketResponse
-	(*GiveGrantRequest)(nil),          // 52: sallyport.v1.GiveGrantRequest
-	(*GiveGrantResponse)(nil),         // 53: sallyport.v1.GiveGrantResponse
-	(*RemoveGrantRequest)(nil),        // 54: sallyport.v1.RemoveGrantRequest
-	(*RemoveGrantResponse)(nil),       // 55: sallyport.v1.RemoveGrantResponse
-	(*GrantRow)(nil),                  // 56: sallyport.v1.GrantRow
-	(*ListGrantsRequest)(nil),         // 57: sallyport.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 58: sallyport.v1.ListGrantsResponse
-	(*ExplainRequest)(nil),            // 59: sallyport.v1.ExplainRequest
-	(*ExplainResponse)(nil),           // 60: sallyport.v1.ExplainResponse
-	(*SessionRow)(nil),                // 61: sallyport.v1.SessionRow
-	(*ListSessionsRequest)(nil),       // 62: sallyport.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),      // 63: sallyport.v1.ListSessionsResponse
-	(*CloseOwnedSessionRequest)(nil),  // 64: sallyport.v1.CloseOwnedSessionRequest
-	(*CloseOwnedSessionResponse)(nil), // 65: sallyport.v1.CloseOwnedSessionResponse
-	(*ConnectionRow)(nil),             // 66: sallyport.v1.ConnectionRow
-	(*ListConnectionsRequest)(nil),    // 67: sallyport.v1.ListConnectionsRequest
-	(*ListConnectionsResponse)(nil),   // 68: sallyport.v1.ListConnectionsResponse
-	(*ProfileRow)(nil),                // 69: sallyport.v1.ProfileRow
-	(*ListProfilesRequest)(nil),       // 70: sallyport.v1.ListProfilesRequest
-	(*ListProfilesResponse)(nil),      // 71: sallyport.v1.ListProfilesResponse
-	(*Machine)(nil),                   // 72: sallyport.v1.Machine
-	(*ListMachinesRequest)(nil),       // 73: sallyport.v1.ListMachinesRequest
-	(*ListMachinesResponse)(nil),      // 74: sallyport.v1.ListMachinesResponse
-	(*RemoveMachineRequest)(nil),      // 75: sallyport.v1.RemoveMachineRequest
-	(*RemoveMachineResponse)(nil),     // 76: sallyport.v1.RemoveMachineResponse
-	(*EnrolRequest)(nil),              // 77: sallyport.v1.EnrolRequest
-	(*EnrolResponse)(nil),             // 78: sallyport.v1.EnrolResponse
-	(*WatchRequest)(nil),              // 79: sallyport.v1.WatchRequest
-	(*WatchResponse)(nil),             // 80: sallyport.v1.WatchResponse
-	(*ExportRequest)(nil),             // 81: sallyport.v1.ExportRequest
-	(*ExportResponse)(nil),            // 82: sallyport.v1.ExportResponse
-	(*AcceptRestoreRequest)(nil),      // 83: sallyport.v1.AcceptRestoreRequest
-	(*AcceptRestoreResponse)(nil),     // 84: sallyport.v1.AcceptRestoreResponse
-	(*Failure)(nil),                   // 85: sallyport.v1.Failure
+	(*PurgeCallRequest)(nil),          // 15: sallyport.v1.PurgeCallRequest
+	(*PurgeCallResponse)(nil),         // 16: sallyport.v1.PurgeCallResponse
+	(*ApprovalRow)(nil),               // 17: sallyport.v1.ApprovalRow
+	(*ListApprovalsRequest)(nil),      // 18: sallyport.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),     // 19: sallyport.v1.ListApprovalsResponse
+	(*ShowApprovalRequest)(nil),       // 20: sallyport.v1.ShowApprovalRequest
+	(*ShowApprovalResponse)(nil),      // 21: sallyport.v1.ShowApprovalResponse
+	(*DecideRequest)(nil),             // 22: sallyport.v1.DecideRequest
+	(*SessionGrant)(nil),              // 23: sallyport.v1.SessionGrant
+	(*DecideResponse)(nil),            // 24: sallyport.v1.DecideResponse
+	(*ResolveRequest)(nil),            // 25: sallyport.v1.ResolveRequest
+	(*ResolveResponse)(nil),           // 26: sallyport.v1.ResolveResponse
+	(*RevokeRequest)(nil),             // 27: sallyport.v1.RevokeRequest
+	(*RevokeResponse)(nil),            // 28: sallyport.v1.RevokeResponse
+	(*RestoreRequest)(nil),            // 29: sallyport.v1.RestoreRequest
+	(*RestoreResponse)(nil),           // 30: sallyport.v1.RestoreResponse
+	(*SwitchRow)(nil),                 // 31: sallyport.v1.SwitchRow
+	(*ListSwitchesRequest)(nil),       // 32: sallyport.v1.ListSwitchesRequest
+	(*ListSwitchesResponse)(nil),      // 33: sallyport.v1.ListSwitchesResponse
+	(*PullCatalogRequest)(nil),        // 34: sallyport.v1.PullCatalogRequest
+	(*PullCatalogResponse)(nil),       // 35: sallyport.v1.PullCatalogResponse
+	(*ProposedTool)(nil),              // 36: sallyport.v1.ProposedTool
+	(*TestConnectionRequest)(nil),     // 37: sallyport.v1.TestConnectionRequest
+	(*TestReport)(nil),                // 38: sallyport.v1.TestReport
+	(*TestStep)(nil),                  // 39: sallyport.v1.TestStep
+	(*TestConnectionResponse)(nil),    // 40: sallyport.v1.TestConnectionResponse
+	(*EnableConnectionRequest)(nil),   // 41: sallyport.v1.EnableConnectionRequest
+	(*EnableConnectionResponse)(nil),  // 42: sallyport.v1.EnableConnectionResponse
+	(*PoolKeyRequest)(nil),            // 43: sallyport.v1.PoolKeyRequest
+	(*PoolKeyResponse)(nil),           // 44: sallyport.v1.PoolKeyResponse
+	(*PutCredentialRequest)(nil),      // 45: sallyport.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 46: sallyport.v1.PutCredentialResponse
+	(*CredentialRow)(nil),             // 47: sallyport.v1.CredentialRow
+	(*ListCredentialsRequest)(nil),    // 48: sallyport.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 49: sallyport.v1.ListCredentialsResponse
+	(*RemoveCredentialRequest)(nil),   // 50: sallyport.v1.RemoveCredentialRequest
+	(*RemoveCredentialResponse)(nil),  // 51: sallyport.v1.RemoveCredentialResponse
+	(*SessionTicketRequest)(nil),      // 52: sallyport.v1.SessionTicketRequest
+	(*SessionTicketResponse)(nil),     // 53: sallyport.v1.SessionTicketResponse
+	(*GiveGrantRequest)(nil),          // 54: sallyport.v1.GiveGrantRequest
+	(*GiveGrantResponse)(nil),         // 55: sallyport.v1.GiveGrantResponse
+	(*RemoveGrantRequest)(nil),        // 56: sallyport.v1.RemoveGrantRequest
+	(*RemoveGrantResponse)(nil),       // 57: sallyport.v1.RemoveGrantResponse
+	(*GrantRow)(nil),                  // 58: sallyport.v1.GrantRow
+	(*ListGrantsRequest)(nil),         // 59: sallyport.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 60: sallyport.v1.ListGrantsResponse
+	(*ExplainRequest)(nil),            // 61: sallyport.v1.ExplainRequest
+	(*ExplainResponse)(nil),           // 62: sallyport.v1.ExplainResponse
+	(*SessionRow)(nil),                // 63: sallyport.v1.SessionRow
+	(*ListSessionsRequest)(nil),       // 64: sallyport.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 65: sallyport.v1.ListSessionsResponse
+	(*CloseOwnedSessionRequest)(nil),  // 66: sallyport.v1.CloseOwnedSessionRequest
+	(*CloseOwnedSessionResponse)(nil), // 67: sallyport.v1.CloseOwnedSessionResponse
+	(*ConnectionRow)(nil),             // 68: sallyport.v1.ConnectionRow
+	(*ListConnectionsRequest)(nil),    // 69: sallyport.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),   // 70: sallyport.v1.ListConnectionsResponse
+	(*ProfileRow)(nil),                // 71: sallyport.v1.ProfileRow
+	(*ProfileTool)(nil),               // 72: sallyport.v1.ProfileTool
+	(*ListProfilesRequest)(nil),       // 73: sallyport.v1.ListProfilesRequest
+	(*ListProfilesResponse)(nil),      // 74: sallyport.v1.ListProfilesResponse
+	(*Machine)(nil),                   // 75: sallyport.v1.Machine
+	(*ListMachinesRequest)(nil),       // 76: sallyport.v1.ListMachinesRequest
+	(*ListMachinesResponse)(nil),      // 77: sallyport.v1.ListMachinesResponse
+	(*RemoveMachineRequest)(nil),      // 78: sallyport.v1.RemoveMachineRequest
+	(*RemoveMachineResponse)(nil),     // 79: sallyport.v1.RemoveMachineResponse
+	(*EnrolRequest)(nil),              // 80: sallyport.v1.EnrolRequest
+	(*EnrolResponse)(nil),             // 81: sallyport.v1.EnrolResponse
+	(*WatchRequest)(nil),              // 82: sallyport.v1.WatchRequest
+	(*WatchResponse)(nil),             // 83: sallyport.v1.WatchResponse
+	(*ExportRequest)(nil),             // 84: sallyport.v1.ExportRequest
+	(*ExportResponse)(nil),            // 85: sallyport.v1.ExportResponse
+	(*AcceptRestoreRequest)(nil),      // 86: sallyport.v1.AcceptRestoreRequest
+	(*AcceptRestoreResponse)(nil),     // 87: sallyport.v1.AcceptRestoreResponse
+	(*BackupRequest)(nil),             // 88: sallyport.v1.BackupRequest
+	(*BackupResponse)(nil),            // 89: sallyport.v1.BackupResponse
+	(*Failure)(nil),                   // 90: sallyport.v1.Failure
 }
 var file_sallyport_v1_operator_proto_depIdxs = []int32{
-	72, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
+	75, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
 	3,  // 1: sallyport.v1.PlanRequest.files:type_name -> sallyport.v1.ConfigFile
 	5,  // 2: sallyport.v1.PlanResponse.changes:type_name -> sallyport.v1.PlanChange
 	2,  // 3: sallyport.v1.PlanResponse.problems:type_name -> sallyport.v1.Problem
 	3,  // 4: sallyport.v1.ApplyRequest.files:type_name -> sallyport.v1.ConfigFile
 	5,  // 5: sallyport.v1.ApplyResponse.changes:type_name -> sallyport.v1.PlanChange
-	36, // 6: sallyport.v1.ApplyResponse.tests:type_name -> sallyport.v1.TestReport
+	38, // 6: sallyport.v1.ApplyResponse.tests:type_name -> sallyport.v1.TestReport
 	2,  // 7: sallyport.v1.ApplyResponse.problems:type_name -> sallyport.v1.Problem
 	9,  // 8: sallyport.v1.ListCallsResponse.calls:type_name -> sallyport.v1.CallRow
 	9,  // 9: sallyport.v1.ShowCallResponse.call:type_name -> sallyport.v1.CallRow
 	13, // 10: sallyport.v1.ShowCallResponse.events:type_name -> sallyport.v1.CallEvent
-	15, // 11: sallyport.v1.ListApprovalsResponse.approvals:type_name -> sallyport.v1.ApprovalRow
-	15, // 12: sallyport.v1.ShowApprovalResponse.approval:type_name -> sallyport.v1.ApprovalRow
-	15, // 13: sallyport.v1.ShowApprovalResponse.before:type_name -> sallyport.v1.ApprovalRow
-	9,  // 14: sallyport.v1.ShowApprovalResponse.twins:type_name -> sallyport.v1.CallRow
-	9,  // 15: sallyport.v1.ShowApprovalResponse.uncertain:type_name -> sallyport.v1.CallRow
-	21, // 16: sallyport.v1.DecideRequest.grant:type_name -> sallyport.v1.SessionGrant
-	15, // 17: sallyport.v1.DecideResponse.approval:type_name -> sallyport.v1.ApprovalRow
-	9,  // 18: sallyport.v1.ResolveResponse.call:type_name -> sallyport.v1.CallRow
-	29, // 19: sallyport.v1.ListSwitchesResponse.switches:type_name -> sallyport.v1.SwitchRow
-	34, // 20: sallyport.v1.PullCatalogResponse.proposed:type_name -> sallyport.v1.ProposedTool
-	37, // 21: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
-	36, // 22: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	36, // 23: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	45, // 24: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
-	56, // 25: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
-	61, // 26: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
-	66, // 27: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
-	69, // 28: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
-	72, // 29: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
-	0,  // 30: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
-	4,  // 31: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
-	7,  // 32: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
-	10, // 33: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
-	12, // 34: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
-	16, // 35: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
-	18, // 36: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
-	62, // 37: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
-	64, // 38: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
-	67, // 39: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
-	70, // 40: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
-	57, // 41: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
-	73, // 42: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
-	75, // 43: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
-	30, // 44: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
-	79, // 45: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
-	20, // 46: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
-	23, // 47: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
-	25, // 48: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
-	27, // 49: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
-	32, // 50: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
-	35, // 51: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
-	39, // 52: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
-	41, // 53: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
-	43, // 54: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
-	46, // 55: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
-	48, // 56: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
-	50, // 57: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
-	52, // 58: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
-	54, // 59: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
-	59, // 60: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
-	77, // 61: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
-	81, // 62: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
-	83, // 63: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
-	1,  // 64: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
-	6,  // 65: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
-	8,  // 66: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
-	11, // 67: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
-	14, // 68: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
-	17, // 69: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
-	19, // 70: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
-	63, // 71: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
-	65, // 72: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
-	68, // 73: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
-	71, // 74: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
-	58, // 75: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
-	74, // 76: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
-	76, // 77: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
-	31, // 78: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
-	80, // 79: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
-	22, // 80: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
-	24, // 81: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
-	26, // 82: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
-	28, // 83: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
-	33, // 84: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
-	38, // 85: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
-	40, // 86: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
-	42, // 87: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
-	44, // 88: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
-	47, // 89: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
-	49, // 90: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
-	51, // 91: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
-	53, // 92: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
-	55, // 93: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
-	60, // 94: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
-	78, // 95: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
-	82, // 96: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
-	84, // 97: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
-	64, // [64:98] is the sub-list for method output_type
-	30, // [30:64] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	9,  // 11: sallyport.v1.PurgeCallResponse.call:type_name -> sallyport.v1.CallRow
+	17, // 12: sallyport.v1.ListApprovalsResponse.approvals:type_name -> sallyport.v1.ApprovalRow
+	17, // 13: sallyport.v1.ShowApprovalResponse.approval:type_name -> sallyport.v1.ApprovalRow
+	17, // 14: sallyport.v1.ShowApprovalResponse.before:type_name -> sallyport.v1.ApprovalRow
+	9,  // 15: sallyport.v1.ShowApprovalResponse.twins:type_name -> sallyport.v1.CallRow
+	9,  // 16: sallyport.v1.ShowApprovalResponse.uncertain:type_name -> sallyport.v1.CallRow
+	23, // 17: sallyport.v1.DecideRequest.grant:type_name -> sallyport.v1.SessionGrant
+	17, // 18: sallyport.v1.DecideResponse.approval:type_name -> sallyport.v1.ApprovalRow
+	9,  // 19: sallyport.v1.ResolveResponse.call:type_name -> sallyport.v1.CallRow
+	31, // 20: sallyport.v1.ListSwitchesResponse.switches:type_name -> sallyport.v1.SwitchRow
+	36, // 21: sallyport.v1.PullCatalogResponse.proposed:type_name -> sallyport.v1.ProposedTool
+	39, // 22: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
+	38, // 23: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	38, // 24: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	47, // 25: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
+	58, // 26: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
+	63, // 27: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
+	68, // 28: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
+	72, // 29: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
+	71, // 30: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
+	75, // 31: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
+	0,  // 32: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
+	4,  // 33: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
+	7,  // 34: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
+	10, // 35: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
+	12, // 36: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
+	15, // 37: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
+	18, // 38: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
+	20, // 39: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
+	64, // 40: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
+	66, // 41: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
+	69, // 42: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
+	73, // 43: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
+	59, // 44: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
+	76, // 45: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
+	78, // 46: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
+	32, // 47: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
+	82, // 48: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
+	22, // 49: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
+	25, // 50: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
+	27, // 51: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
+	29, // 52: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
+	34, // 53: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
+	37, // 54: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
+	41, // 55: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
+	43, // 56: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
+	45, // 57: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
+	48, // 58: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
+	50, // 59: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
+	52, // 60: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
+	54, // 61: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
+	56, // 62: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
+	61, // 63: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
+	80, // 64: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
+	84, // 65: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
+	86, // 66: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
+	88, // 67: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
+	1,  // 68: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
+	6,  // 69: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
+	8,  // 70: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
+	11, // 71: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
+	14, // 72: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
+	16, // 73: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
+	19, // 74: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
+	21, // 75: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
+	65, // 76: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
+	67, // 77: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
+	70, // 78: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
+	74, // 79: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
+	60, // 80: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
+	77, // 81: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
+	79, // 82: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
+	33, // 83: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
+	83, // 84: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
+	24, // 85: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
+	26, // 86: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
+	28, // 87: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
+	30, // 88: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
+	35, // 89: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
+	40, // 90: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
+	42, // 91: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
+	44, // 92: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
+	46, // 93: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
+	49, // 94: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
+	51, // 95: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
+	53, // 96: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
+	55, // 97: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
+	57, // 98: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
+	62, // 99: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
+	81, // 100: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
+	85, // 101: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
+	87, // 102: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
+	89, // 103: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
+	68, // [68:104] is the sub-list for method output_type
+	32, // [32:68] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_operator_proto_init() }
@@ -6411,7 +6729,7 @@ func file_sallyport_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_operator_proto_rawDesc), len(file_sallyport_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   86,
+			NumMessages:   91,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

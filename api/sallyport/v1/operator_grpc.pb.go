@@ -24,6 +24,7 @@ const (
 	Operator_Apply_FullMethodName             = "/sallyport.v1.Operator/Apply"
 	Operator_ListCalls_FullMethodName         = "/sallyport.v1.Operator/ListCalls"
 	Operator_ShowCall_FullMethodName          = "/sallyport.v1.Operator/ShowCall"
+	Operator_PurgeCall_FullMethodName         = "/sallyport.v1.Operator/PurgeCall"
 	Operator_ListApprovals_FullMethodName     = "/sallyport.v1.Operator/ListApprovals"
 	Operator_ShowApproval_FullMethodName      = "/sallyport.v1.Operator/ShowApproval"
 	Operator_ListSessions_FullMethodName      = "/sallyport.v1.Operator/ListSessions"
@@ -53,6 +54,7 @@ const (
 	Operator_Enrol_FullMethodName             = "/sallyport.v1.Operator/Enrol"
 	Operator_Export_FullMethodName            = "/sallyport.v1.Operator/Export"
 	Operator_AcceptRestore_FullMethodName     = "/sallyport.v1.Operator/AcceptRestore"
+	Operator_Backup_FullMethodName            = "/sallyport.v1.Operator/Backup"
 )
 
 // OperatorClient is the client API for Operator service.
@@ -69,6 +71,8 @@ type OperatorClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	ListCalls(ctx context.Context, in *ListCallsRequest, opts ...grpc.CallOption) (*ListCallsResponse, error)
 	ShowCall(ctx context.Context, in *ShowCallRequest, opts ...grpc.CallOption) (*ShowCallResponse, error)
+	// PurgeCall forgets the bodies of an ended call. Every digest stays.
+	PurgeCall(ctx context.Context, in *PurgeCallRequest, opts ...grpc.CallOption) (*PurgeCallResponse, error)
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
 	ShowApproval(ctx context.Context, in *ShowApprovalRequest, opts ...grpc.CallOption) (*ShowApprovalResponse, error)
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
@@ -101,6 +105,8 @@ type OperatorClient interface {
 	Enrol(ctx context.Context, in *EnrolRequest, opts ...grpc.CallOption) (*EnrolResponse, error)
 	Export(ctx context.Context, in *ExportRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportResponse], error)
 	AcceptRestore(ctx context.Context, in *AcceptRestoreRequest, opts ...grpc.CallOption) (*AcceptRestoreResponse, error)
+	// Backup streams a whole, consistent copy of the database while it is in use. It holds no key.
+	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 }
 
 type operatorClient struct {
@@ -155,6 +161,16 @@ func (c *operatorClient) ShowCall(ctx context.Context, in *ShowCallRequest, opts
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShowCallResponse)
 	err := c.cc.Invoke(ctx, Operator_ShowCall_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) PurgeCall(ctx context.Context, in *PurgeCallRequest, opts ...grpc.CallOption) (*PurgeCallResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PurgeCallResponse)
+	err := c.cc.Invoke(ctx, Operator_PurgeCall_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -469,6 +485,25 @@ func (c *operatorClient) AcceptRestore(ctx context.Context, in *AcceptRestoreReq
 	return out, nil
 }
 
+func (c *operatorClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Operator_ServiceDesc.Streams[2], Operator_Backup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupRequest, BackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_BackupClient = grpc.ServerStreamingClient[BackupResponse]
+
 // OperatorServer is the server API for Operator service.
 // All implementations must embed UnimplementedOperatorServer
 // for forward compatibility.
@@ -483,6 +518,8 @@ type OperatorServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	ListCalls(context.Context, *ListCallsRequest) (*ListCallsResponse, error)
 	ShowCall(context.Context, *ShowCallRequest) (*ShowCallResponse, error)
+	// PurgeCall forgets the bodies of an ended call. Every digest stays.
+	PurgeCall(context.Context, *PurgeCallRequest) (*PurgeCallResponse, error)
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
 	ShowApproval(context.Context, *ShowApprovalRequest) (*ShowApprovalResponse, error)
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
@@ -515,6 +552,8 @@ type OperatorServer interface {
 	Enrol(context.Context, *EnrolRequest) (*EnrolResponse, error)
 	Export(*ExportRequest, grpc.ServerStreamingServer[ExportResponse]) error
 	AcceptRestore(context.Context, *AcceptRestoreRequest) (*AcceptRestoreResponse, error)
+	// Backup streams a whole, consistent copy of the database while it is in use. It holds no key.
+	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	mustEmbedUnimplementedOperatorServer()
 }
 
@@ -539,6 +578,9 @@ func (UnimplementedOperatorServer) ListCalls(context.Context, *ListCallsRequest)
 }
 func (UnimplementedOperatorServer) ShowCall(context.Context, *ShowCallRequest) (*ShowCallResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ShowCall not implemented")
+}
+func (UnimplementedOperatorServer) PurgeCall(context.Context, *PurgeCallRequest) (*PurgeCallResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PurgeCall not implemented")
 }
 func (UnimplementedOperatorServer) ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListApprovals not implemented")
@@ -626,6 +668,9 @@ func (UnimplementedOperatorServer) Export(*ExportRequest, grpc.ServerStreamingSe
 }
 func (UnimplementedOperatorServer) AcceptRestore(context.Context, *AcceptRestoreRequest) (*AcceptRestoreResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptRestore not implemented")
+}
+func (UnimplementedOperatorServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method Backup not implemented")
 }
 func (UnimplementedOperatorServer) mustEmbedUnimplementedOperatorServer() {}
 func (UnimplementedOperatorServer) testEmbeddedByValue()                  {}
@@ -734,6 +779,24 @@ func _Operator_ShowCall_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServer).ShowCall(ctx, req.(*ShowCallRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_PurgeCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PurgeCallRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).PurgeCall(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_PurgeCall_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).PurgeCall(ctx, req.(*PurgeCallRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1246,6 +1309,17 @@ func _Operator_AcceptRestore_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServer).Backup(m, &grpc.GenericServerStream[BackupRequest, BackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Operator_BackupServer = grpc.ServerStreamingServer[BackupResponse]
+
 // Operator_ServiceDesc is the grpc.ServiceDesc for Operator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1272,6 +1346,10 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ShowCall",
 			Handler:    _Operator_ShowCall_Handler,
+		},
+		{
+			MethodName: "PurgeCall",
+			Handler:    _Operator_PurgeCall_Handler,
 		},
 		{
 			MethodName: "ListApprovals",
@@ -1391,6 +1469,11 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Export",
 			Handler:       _Operator_Export_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Backup",
+			Handler:       _Operator_Backup_Handler,
 			ServerStreams: true,
 		},
 	},

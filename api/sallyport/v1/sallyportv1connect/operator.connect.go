@@ -34,6 +34,8 @@ const (
 	OperatorListCallsProcedure = "/sallyport.v1.Operator/ListCalls"
 	// OperatorShowCallProcedure is the procedure name of the Operator's ShowCall RPC.
 	OperatorShowCallProcedure = "/sallyport.v1.Operator/ShowCall"
+	// OperatorPurgeCallProcedure is the procedure name of the Operator's PurgeCall RPC.
+	OperatorPurgeCallProcedure = "/sallyport.v1.Operator/PurgeCall"
 	// OperatorListApprovalsProcedure is the procedure name of the Operator's ListApprovals RPC.
 	OperatorListApprovalsProcedure = "/sallyport.v1.Operator/ListApprovals"
 	// OperatorShowApprovalProcedure is the procedure name of the Operator's ShowApproval RPC.
@@ -92,6 +94,8 @@ const (
 	OperatorExportProcedure = "/sallyport.v1.Operator/Export"
 	// OperatorAcceptRestoreProcedure is the procedure name of the Operator's AcceptRestore RPC.
 	OperatorAcceptRestoreProcedure = "/sallyport.v1.Operator/AcceptRestore"
+	// OperatorBackupProcedure is the procedure name of the Operator's Backup RPC.
+	OperatorBackupProcedure = "/sallyport.v1.Operator/Backup"
 )
 
 var (
@@ -128,6 +132,13 @@ var (
 			StreamType: connect.StreamTypeUnary,
 			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("ShowCall"),
 			Procedure:  OperatorShowCallProcedure,
+		}
+	})
+	operatorPurgeCallSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("PurgeCall"),
+			Procedure:  OperatorPurgeCallProcedure,
 		}
 	})
 	operatorListApprovalsSpec = sync.OnceValue(func() connect.Spec {
@@ -333,6 +344,13 @@ var (
 			Procedure:  OperatorAcceptRestoreProcedure,
 		}
 	})
+	operatorBackupSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeServer,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("Backup"),
+			Procedure:  OperatorBackupProcedure,
+		}
+	})
 )
 
 // OperatorClient is a client for the sallyport.v1.Operator service.
@@ -344,6 +362,8 @@ type OperatorClient interface {
 	Apply(context.Context, *v1.ApplyRequest) (*v1.ApplyResponse, error)
 	ListCalls(context.Context, *v1.ListCallsRequest) (*v1.ListCallsResponse, error)
 	ShowCall(context.Context, *v1.ShowCallRequest) (*v1.ShowCallResponse, error)
+	// PurgeCall forgets the bodies of an ended call. Every digest stays.
+	PurgeCall(context.Context, *v1.PurgeCallRequest) (*v1.PurgeCallResponse, error)
 	ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error)
 	ShowApproval(context.Context, *v1.ShowApprovalRequest) (*v1.ShowApprovalResponse, error)
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
@@ -376,6 +396,8 @@ type OperatorClient interface {
 	Enrol(context.Context, *v1.EnrolRequest) (*v1.EnrolResponse, error)
 	Export(context.Context, *v1.ExportRequest) (OperatorExportClientStream, error)
 	AcceptRestore(context.Context, *v1.AcceptRestoreRequest) (*v1.AcceptRestoreResponse, error)
+	// Backup streams a whole, consistent copy of the database while it is in use. It holds no key.
+	Backup(context.Context, *v1.BackupRequest) (OperatorBackupClientStream, error)
 }
 
 // NewOperatorClient constructs a client for the sallyport.v1.Operator service. Multiple service
@@ -424,6 +446,26 @@ func (s OperatorExportClientStream) Close() error {
 	return s.stream.Close()
 }
 
+// OperatorBackupClientStream is the client stream for the Operator's Backup RPC.
+type OperatorBackupClientStream struct {
+	stream connect.ClientStream
+}
+
+// Receive returns the next response message from the server.
+func (s OperatorBackupClientStream) Receive() (*v1.BackupResponse, error) {
+	var res v1.BackupResponse
+	if err := s.stream.Receive(&res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+// Close releases the stream's resources. It is idempotent and is typically deferred to clean up a
+// stream abandoned before io.EOF.
+func (s OperatorBackupClientStream) Close() error {
+	return s.stream.Close()
+}
+
 // OperatorHandler is an implementation of the sallyport.v1.Operator service.
 type OperatorHandler interface {
 	Status(context.Context, *v1.StatusRequest) (*v1.StatusResponse, error)
@@ -433,6 +475,8 @@ type OperatorHandler interface {
 	Apply(context.Context, *v1.ApplyRequest) (*v1.ApplyResponse, error)
 	ListCalls(context.Context, *v1.ListCallsRequest) (*v1.ListCallsResponse, error)
 	ShowCall(context.Context, *v1.ShowCallRequest) (*v1.ShowCallResponse, error)
+	// PurgeCall forgets the bodies of an ended call. Every digest stays.
+	PurgeCall(context.Context, *v1.PurgeCallRequest) (*v1.PurgeCallResponse, error)
 	ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error)
 	ShowApproval(context.Context, *v1.ShowApprovalRequest) (*v1.ShowApprovalResponse, error)
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
@@ -465,6 +509,8 @@ type OperatorHandler interface {
 	Enrol(context.Context, *v1.EnrolRequest) (*v1.EnrolResponse, error)
 	Export(context.Context, *v1.ExportRequest, OperatorExportServerStream) error
 	AcceptRestore(context.Context, *v1.AcceptRestoreRequest) (*v1.AcceptRestoreResponse, error)
+	// Backup streams a whole, consistent copy of the database while it is in use. It holds no key.
+	Backup(context.Context, *v1.BackupRequest, OperatorBackupServerStream) error
 }
 
 // RegisterOperatorHandler registers svc as the sallyport.v1.Operator implementation on server.
@@ -476,6 +522,7 @@ func RegisterOperatorHandler(server *connect.Server, svc OperatorHandler) {
 		connect.Method{Spec: operatorApplySpec(), Handler: adapter.apply},
 		connect.Method{Spec: operatorListCallsSpec(), Handler: adapter.listCalls},
 		connect.Method{Spec: operatorShowCallSpec(), Handler: adapter.showCall},
+		connect.Method{Spec: operatorPurgeCallSpec(), Handler: adapter.purgeCall},
 		connect.Method{Spec: operatorListApprovalsSpec(), Handler: adapter.listApprovals},
 		connect.Method{Spec: operatorShowApprovalSpec(), Handler: adapter.showApproval},
 		connect.Method{Spec: operatorListSessionsSpec(), Handler: adapter.listSessions},
@@ -505,6 +552,7 @@ func RegisterOperatorHandler(server *connect.Server, svc OperatorHandler) {
 		connect.Method{Spec: operatorEnrolSpec(), Handler: adapter.enrol},
 		connect.Method{Spec: operatorExportSpec(), Handler: adapter.export},
 		connect.Method{Spec: operatorAcceptRestoreSpec(), Handler: adapter.acceptRestore},
+		connect.Method{Spec: operatorBackupSpec(), Handler: adapter.backup},
 	)
 }
 
@@ -538,6 +586,21 @@ func (s OperatorExportServerStream) Send(res *v1.ExportResponse) error {
 	return s.stream.Send(res)
 }
 
+// OperatorBackupServerStream is the server stream for the Operator's Backup RPC.
+type OperatorBackupServerStream struct {
+	stream connect.ServerStream
+}
+
+// SendHeaders flushes the response headers without a message. The first Send does this implicitly.
+func (s OperatorBackupServerStream) SendHeaders() error {
+	return s.stream.SendHeaders()
+}
+
+// Send sends a response message to the client.
+func (s OperatorBackupServerStream) Send(res *v1.BackupResponse) error {
+	return s.stream.Send(res)
+}
+
 // UnimplementedOperatorHandler returns CodeUnimplemented from all methods.
 type UnimplementedOperatorHandler struct{}
 
@@ -559,6 +622,10 @@ func (UnimplementedOperatorHandler) ListCalls(context.Context, *v1.ListCallsRequ
 
 func (UnimplementedOperatorHandler) ShowCall(context.Context, *v1.ShowCallRequest) (*v1.ShowCallResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.ShowCall is not implemented")
+}
+
+func (UnimplementedOperatorHandler) PurgeCall(context.Context, *v1.PurgeCallRequest) (*v1.PurgeCallResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.PurgeCall is not implemented")
 }
 
 func (UnimplementedOperatorHandler) ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error) {
@@ -677,6 +744,10 @@ func (UnimplementedOperatorHandler) AcceptRestore(context.Context, *v1.AcceptRes
 	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.AcceptRestore is not implemented")
 }
 
+func (UnimplementedOperatorHandler) Backup(context.Context, *v1.BackupRequest, OperatorBackupServerStream) error {
+	return connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.Backup is not implemented")
+}
+
 type operatorClient struct {
 	client *connect.Client
 }
@@ -716,6 +787,14 @@ func (c *operatorClient) ListCalls(ctx context.Context, req *v1.ListCallsRequest
 func (c *operatorClient) ShowCall(ctx context.Context, req *v1.ShowCallRequest) (*v1.ShowCallResponse, error) {
 	var res v1.ShowCallResponse
 	if err := c.client.CallUnary(ctx, operatorShowCallSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) PurgeCall(ctx context.Context, req *v1.PurgeCallRequest) (*v1.PurgeCallResponse, error) {
+	var res v1.PurgeCallResponse
+	if err := c.client.CallUnary(ctx, operatorPurgeCallSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -953,6 +1032,14 @@ func (c *operatorClient) AcceptRestore(ctx context.Context, req *v1.AcceptRestor
 	return &res, nil
 }
 
+func (c *operatorClient) Backup(ctx context.Context, req *v1.BackupRequest) (OperatorBackupClientStream, error) {
+	stream, err := c.client.CallServerStream(ctx, operatorBackupSpec(), req)
+	if err != nil {
+		return OperatorBackupClientStream{}, err
+	}
+	return OperatorBackupClientStream{stream: stream}, nil
+}
+
 type operatorHandler struct{ svc OperatorHandler }
 
 func (h operatorHandler) status(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
@@ -1009,6 +1096,18 @@ func (h operatorHandler) showCall(ctx context.Context, _ connect.Spec, stream co
 		return err
 	}
 	res, err := h.svc.ShowCall(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) purgeCall(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.PurgeCallRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.PurgeCall(ctx, &req)
 	if err != nil {
 		return err
 	}
@@ -1353,4 +1452,12 @@ func (h operatorHandler) acceptRestore(ctx context.Context, _ connect.Spec, stre
 		return err
 	}
 	return stream.Send(res)
+}
+
+func (h operatorHandler) backup(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.BackupRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	return h.svc.Backup(ctx, &req, OperatorBackupServerStream{stream: stream})
 }
