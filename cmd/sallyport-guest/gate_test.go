@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/creack/pty"
-	"golang.org/x/sys/unix"
 
 	"sallyport.dev/guest/fakehost"
 	"sallyport.dev/relay"
@@ -277,6 +275,20 @@ func TestGateEndsWhatDoesNotEnd(t *testing.T) {
 	}
 }
 
+// An interrupt may be a turn's end only: no grace runs out after it.
+func TestGateInterruptDoesNotInsist(t *testing.T) {
+	h := session(t, nil)
+	open(t, h)
+	r := start(t, nil, gateArgs(h, false, "--grace", "1ms", "sh", "-c", "trap 'echo got' INT; echo ready; read x; sleep 0.1; read x; exit 4")...)
+	r.out.wait(t, "ready", 1)
+	r.signal(syscall.SIGINT)
+	r.out.wait(t, "got", 1)
+	io.WriteString(r.in, "go on\nend\n")
+	if code := r.code(); code != 4 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // An orphan becomes the gate's child and is reaped: its entry in /proc goes while the gate lives.
 func TestGateReapsOrphans(t *testing.T) {
 	h := session(t, nil)
@@ -301,17 +313,7 @@ func TestGateLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000); n != 1 {
-		t.Errorf("process %d is left: %v", pid, err)
-	}
+	gone(t, pid)
 }
 
 func TestGateHidesDescriptors(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"unsafe"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"sallyport.dev/guest/fakehost"
 	"sallyport.dev/relay"
@@ -90,6 +92,31 @@ func play(role string, args []string) int {
 		_, _ = os.Stdin.Read(make([]byte, 1))
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
+	case "thread": // start the rest from a thread that ends at once, and live on
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Env = without(os.Environ(), roleVar)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.NewFile(3, "stdin"), os.NewFile(4, "stdout"), os.Stderr
+		thread := make(chan int)
+		var begin func()
+		begin = func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			if syscall.Gettid() == os.Getpid() {
+				go begin()
+				select {} // the first thread only ends with the process
+			}
+			if err := cmd.Start(); err != nil {
+				fmt.Println(err)
+			}
+			thread <- syscall.Gettid()
+		}
+		go begin()
+		task := fmt.Sprintf("/proc/self/task/%d", <-thread)
+		for _, err := os.Stat(task); err == nil; _, err = os.Stat(task) {
+			runtime.Gosched()
+		}
+		fmt.Println("thread gone")
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		return 0
 	case "talk": // through the bridge, once for each line of input
 		for {
 			if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
@@ -286,6 +313,22 @@ func (r *running) signal(s syscall.Signal) {
 	r.t.Helper()
 	if err := r.cmd.Process.Signal(s); err != nil {
 		r.t.Error(err)
+	}
+}
+
+// gone waits until a process that is not our child has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000); n != 1 {
+		t.Errorf("process %d is left: %v", pid, err)
 	}
 }
 

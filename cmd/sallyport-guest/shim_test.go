@@ -103,14 +103,44 @@ func TestShimDiesWithItsParent(t *testing.T) {
 	if s.Cancels[0].Why != relay.WhyClosed {
 		t.Errorf("cancelled by %s", s.Cancels[0].Why)
 	}
-	// Our end of its output ends when the last holder is gone: the server.
-	if _, err := io.Copy(io.Discard, outR); err != nil {
-		t.Error(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
-		if stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); stat != nil && !strings.Contains(string(stat), ") Z ") {
-			t.Errorf("it was alive: %s", stat)
+	gone(t, pid)
+}
+
+// The kernel tells of the death of the thread that started a process; a harness whose thread ended is still there.
+func TestShimOutlivesItsParentsThread(t *testing.T) {
+	h := session(t, func(h *fakehost.Host, c fakehost.Call) {
+		if err := h.Answer(c, `{"content":[]}`); err != nil {
+			t.Error(err)
 		}
+	})
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inW.Close()
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outR.Close()
+	lines := bufio.NewReader(outR)
+	parent := start(t, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{inR, outW} }, append(self(t, "thread"), programs.guest, "shim", "--in", h.In(), "--out", h.Out())...)
+	inR.Close()
+	outW.Close()
+	parent.out.wait(t, "thread gone", 1)
+	io.WriteString(inW, hello)
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		io.WriteString(inW, call(i+1))
+		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, `"result":{"content":[]}`) {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	seen(t, h, func(s fakehost.Seen) bool { return len(s.Acks) == 3 })
+	if cancels := h.Seen().Cancels; len(cancels) > 0 {
+		t.Errorf("it took its harness for dead: %+v", cancels)
 	}
 }
 

@@ -62,10 +62,13 @@ func Run(c Config) int {
 // handedOn are the signals that the agent gets from us. Those that a terminal makes reach it by themselves: it leads the foreground group.
 var handedOn = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 
-// ends reports whether a signal asks the agent to end.
+// ends reports whether a signal ends a gate that is shut.
 func ends(s os.Signal) bool {
-	return s == syscall.SIGTERM || s == syscall.SIGINT || s == syscall.SIGHUP || s == syscall.SIGQUIT
+	return insists(s) || s == syscall.SIGINT || s == syscall.SIGQUIT
 }
+
+// insists reports whether a signal means that the agent must end: an interrupt only ends a turn of some agents.
+func insists(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.SIGHUP }
 
 type gate struct {
 	Config
@@ -178,7 +181,7 @@ func (g *gate) serve() int {
 		case s := <-g.signals:
 			if s != syscall.SIGCHLD {
 				_ = syscall.Kill(g.agent, s.(syscall.Signal)) // it may have ended: SIGCHLD follows
-				if ends(s) && grace == nil {
+				if insists(s) && grace == nil {
 					grace = time.After(g.Grace)
 				}
 				continue

@@ -62,8 +62,6 @@ func (s *Server) callTool(r *request, to answers) {
 
 // submit publishes the call and leaves a goroutine waiting for its answer.
 func (s *Server) submit(r *request, to answers, session *relay.Session, tool string, arguments []byte) {
-	s.open.busy.Lock()
-	defer s.open.busy.Unlock()
 	// The line that r aliases is gone once this returns.
 	w := &waiter{s: s, tool: tool, timeout: time.Duration(session.TimeoutMS) * time.Millisecond}
 	w.request = request{era: r.era, projection: r.projection}
@@ -72,32 +70,34 @@ func (s *Server) submit(r *request, to answers, session *relay.Session, tool str
 	if isProgressToken(r.meta.progress) {
 		w.token = cloneBytes(r.meta.progress)
 	}
-	if !s.open.add(w.open) {
-		to.skip() // the pipe has ended
-		return
-	}
-	p, err := s.dir.guest.Call(&relay.Call{
-		Session:     session.Session,
-		Epoch:       session.Epoch,
-		Tool:        tool,
-		Arguments:   arguments,
-		TimeoutMS:   session.TimeoutMS,
-		Progress:    w.token != nil,
-		Trace:       traceparent(r.meta.trace),
-		HarnessCall: harnessCall(r.meta),
+	ctx, stop := context.WithCancel(context.Background())
+	opened, err := s.open.publish(w.open, stop, func() (p *relay.Pending, err error) {
+		w.pending, err = s.dir.guest.Call(&relay.Call{
+			Session:     session.Session,
+			Epoch:       session.Epoch,
+			Tool:        tool,
+			Arguments:   arguments,
+			TimeoutMS:   session.TimeoutMS,
+			Progress:    w.token != nil,
+			Trace:       traceparent(r.meta.trace),
+			HarnessCall: harnessCall(r.meta),
+		})
+		return w.pending, err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
+		stop()
 		s.logf("tools/call: %v", err)
-		w.finish(failure(textNotPublished(tool, err)), nil)
-		return
+		to.answer(appendResult(nil, r, r.id, failure(textNotPublished(tool, err)), s.build), nil)
+	case !opened:
+		stop()
+		to.skip() // the pipe has ended
+	default:
+		s.serving.Go(func() {
+			defer stop()
+			w.wait(ctx)
+		})
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.open.attach(w.open, p, cancel)
-	w.pending = p
-	s.serving.Go(func() {
-		defer cancel()
-		w.wait(ctx)
-	})
 }
 
 // waiter waits for the answer to one call.

@@ -14,7 +14,7 @@ type openRequest struct {
 	answers      answers
 	subscription bool
 
-	// Set by attach.
+	// Of a call; set before it is open.
 	pending *relay.Pending
 	stop    context.CancelFunc
 }
@@ -22,10 +22,11 @@ type openRequest struct {
 // openRequests holds them by id. Whoever takes one out decides what becomes of it: an answer, silence after a cancel, or the end of the pipe.
 // So a request is answered at most once, and never after it was cancelled.
 type openRequests struct {
+	publishing sync.Mutex // held while a record is being published, and by close
+
 	mu     sync.Mutex
 	all    map[string]*openRequest
 	closed bool
-	busy   sync.Mutex // held while a record is being published
 }
 
 func newOpenRequests() *openRequests { return &openRequests{all: make(map[string]*openRequest)} }
@@ -65,12 +66,23 @@ func (o *openRequests) add(r *openRequest) bool {
 	return true
 }
 
-// attach records what a request waits for. It reports false where the request was taken out meanwhile.
-func (o *openRequests) attach(r *openRequest, p *relay.Pending, stop context.CancelFunc) bool {
+// publish opens r together with the record that it waits for: a pipe that ends meanwhile ends before both or after both. It reports false,
+// and publishes nothing, once the pipe has ended.
+func (o *openRequests) publish(r *openRequest, stop context.CancelFunc, record func() (*relay.Pending, error)) (bool, error) {
+	o.publishing.Lock()
+	defer o.publishing.Unlock()
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	closed := o.closed
+	o.mu.Unlock()
+	if closed {
+		return false, nil
+	}
+	p, err := record()
+	if err != nil {
+		return false, err
+	}
 	r.pending, r.stop = p, stop
-	return o.all[r.key] == r
+	return o.add(r), nil
 }
 
 // take takes r out and reports whether it was there.
@@ -95,8 +107,8 @@ func (o *openRequests) takeKey(key string) *openRequest {
 
 // close takes all out, and keeps it so. It waits for a record that is just being published, so that its call is not forgotten.
 func (o *openRequests) close() []*openRequest {
-	o.busy.Lock()
-	defer o.busy.Unlock()
+	o.publishing.Lock()
+	defer o.publishing.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
