@@ -95,6 +95,18 @@ func (p *Pipeline) conflict(ctx context.Context, id string, w *waiter) {
 	p.hand(w.s, w, id, journal.Refused, textResult(t.render()), false)
 }
 
+// unknown answers a record that was journaled and is lost: its admission was not durable, so no write of it was ever committed.
+func (p *Pipeline) unknown(w *waiter) {
+	p.cfg.Log.Warn("a host asks for a record that is not journaled", "session", w.addr.Session, "record", w.addr.Record)
+	if w.addr.Digest.IsZero() {
+		return // without its digest the guest would not believe an answer
+	}
+	w.digest = w.addr.Digest
+	t := text{tool: "the call", id: control.CallID(w.addr.Session, w.addr.Record), code: errs.Unavailable, reason: "its record was lost in a power failure"}
+	p.cfg.Hosts.Journaled(w.addr, w.digest)
+	p.hand(w.s, w, t.id, journal.Refused, textResult(t.render()), false)
+}
+
 // attach answers a host that asks for a record again.
 func (p *Pipeline) attach(ctx context.Context, a Address) {
 	record := control.CallID(a.Session, a.Record)
@@ -118,11 +130,14 @@ func (p *Pipeline) attach(ctx context.Context, a Address) {
 	if alias, err := p.cfg.Store.Alias(ctx, record); err == nil {
 		id, w.digest, w.kind = alias.Call, alias.RecordDigest, waitKind(alias.Kind)
 		w.old = false
+	} else if !errs.Is(err, errs.NotFound) {
+		return // the host asks again when its own time is over
 	} else if row, err := p.cfg.Store.Call(ctx, record); err == nil {
 		w.digest = row.RecordDigest
 	} else {
-		// It was never journaled here: the host still has it, and submits it.
-		p.cfg.Log.Info("a host asks for a record that is not journaled", "session", a.Session, "record", a.Record)
+		if errs.Is(err, errs.NotFound) {
+			p.unknown(w)
+		}
 		return
 	}
 	p.cfg.Hosts.Journaled(a, w.digest)

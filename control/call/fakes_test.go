@@ -1,6 +1,7 @@
 package call_test
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -360,7 +361,7 @@ func (h *fakeHosts) Progress(to call.Address, p call.Progress) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if old := h.progress[to.Record]; len(old) > 0 && p.Progress <= old[len(old)-1].Progress {
-		h.broken = append(h.broken, "progress fell")
+		h.broken = append(h.broken, fmt.Sprintf("progress of %s fell: %+v after %+v", to.Record, p, old[len(old)-1]))
 	}
 	h.progress[to.Record] = append(h.progress[to.Record], p)
 }

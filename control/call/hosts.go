@@ -22,6 +22,9 @@ type Address struct {
 	Session string
 	Epoch   int64
 	Record  string
+	// Digest is the record's, where the host names it with an attach: then a record that nobody knows any more (its admission was not durable, and the
+	// power failed) is answered too.
+	Digest control.Digest
 }
 
 // HostEvents is what the server calls for frames of hosts, after it checked that the frame's session belongs to the host's identity (the

@@ -339,9 +339,14 @@ func TestSameRecord(t *testing.T) {
 	})
 	bubble(t, "an unknown record cannot be attached", func(t *testing.T, r *rig) {
 		c := r.rec("get_issue", `{"project":"web"}`)
-		r.p.Attach(c.addr)
+		a := c.addr
+		a.Digest = control.Digest{}
+		r.p.Attach(a)
 		synctest.Wait()
 		r.waits(c)
+		r.p.Attach(c.addr)
+		synctest.Wait()
+		r.says(c, "its record was lost in a power failure (unavailable)")
 	})
 }
 

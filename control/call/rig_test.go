@@ -156,6 +156,9 @@ func (r *rig) crash(power bool) {
 	r.p.Stop()
 	if power {
 		r.db.Crash()
+		r.hosts.mu.Lock()
+		r.hosts.progress = map[string][]call.Progress{} // a record that was lost with the power makes a new call
+		r.hosts.mu.Unlock()
 	}
 	r.workers.cut()
 	r.start()
@@ -225,7 +228,7 @@ func (r *rig) rec(tool, args string, change ...func(*record)) *record {
 	})
 	r.no(err)
 	c.bytes = b
-	c.addr = call.Address{Host: host, Session: c.session.ID, Epoch: c.session.Epoch, Record: c.id}
+	c.addr = call.Address{Host: host, Session: c.session.ID, Epoch: c.session.Epoch, Record: c.id, Digest: control.Sum(b)}
 	return c
 }
 

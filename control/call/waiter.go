@@ -35,7 +35,7 @@ type waiter struct {
 	since  time.Time // of this wait
 	holdAt time.Time // then it learns that a person thinks; zero: not held
 	beatAt time.Time
-	base   float64 // progress that was shown while held
+	base   float64 // what progress starts from: seconds since the call was admitted, so that it grows over every new wait for it
 }
 
 // uncount ends its place among the session's calls in flight.
@@ -52,7 +52,7 @@ func (w *waiter) record() string { return control.CallID(w.addr.Session, w.addr.
 func (d *driver) add(w *waiter) {
 	now := time.Now()
 	hold := d.hold()
-	w.since, w.holdAt = now, now.Add(hold)
+	w.since, w.holdAt, w.base = now, now.Add(hold), d.age()
 	if hold > beat {
 		w.beatAt = now.Add(beat)
 	}
@@ -67,10 +67,13 @@ func (d *driver) add(w *waiter) {
 		return
 	}
 	old := d.waiters[i]
-	w.s, w.counted, w.base, w.kind, w.shim, w.progress = old.s, old.counted, old.base, old.kind, old.shim, old.progress
+	w.s, w.counted, w.kind, w.shim, w.progress = old.s, old.counted, old.kind, old.shim, old.progress
 	w.holdAt, w.beatAt = old.holdAt, old.beatAt
 	d.waiters[i] = w
 }
+
+// age is how long ago the call was admitted, in seconds.
+func (d *driver) age() float64 { return max(0, d.p.cfg.Store.Now().Sub(d.row.AdmittedAt).Seconds()) }
 
 func (d *driver) hold() time.Duration {
 	s := d.s.session()
@@ -152,9 +155,11 @@ func (d *driver) held() time.Time {
 			continue
 		}
 		if !now.Before(w.beatAt) {
-			w.beatAt = w.beatAt.Add(beat)
-			w.base++
-			d.p.cfg.Hosts.Progress(w.addr, Progress{Progress: w.base, Message: fmt.Sprintf("waiting for a person since %s", words(now.Sub(w.since).Round(time.Second)))})
+			w.beatAt = now.Add(beat)
+			if age := d.age(); age > w.base {
+				w.base = age
+				d.p.cfg.Hosts.Progress(w.addr, Progress{Progress: age, Message: fmt.Sprintf("waiting for a person since %s", words(now.Sub(w.since).Round(time.Second)))})
+			}
 		}
 		sooner(w.beatAt)
 	}
