@@ -125,19 +125,19 @@ func TestDeadlineAsksControl(t *testing.T) {
 		k := x.find(id)
 		k.Journal()
 		x.pass(2*time.Minute - relay.DeadlineMargin - 200*time.Millisecond)
-		if len(k.Cancels) != 0 {
+		if len(k.State().Cancels) != 0 {
 			t.Errorf("asked after %v", time.Since(x.start))
 		}
 		x.pass(200 * time.Millisecond)
-		if !k.Cancelled(deadline) {
+		if !k.State().Cancelled(deadline) {
 			t.Fatalf("not asked after %v", time.Since(x.start))
 		}
 		k.Answer("asking", answer("pending"))
 		synctest.Wait()
 		x.wantResult(id, "pending")
 		x.pass(time.Hour)
-		if len(k.Cancels) != 1 {
-			t.Errorf("cancels: %v", k.Cancels)
+		if len(k.State().Cancels) != 1 {
+			t.Errorf("cancels: %v", k.State().Cancels)
 		}
 	})
 }
@@ -148,7 +148,7 @@ func TestDeadlineOfAShortCall(t *testing.T) {
 		id := x.call(4 * time.Second)
 		k := x.find(id)
 		x.pass(2 * time.Second)
-		if !k.Cancelled(deadline) {
+		if !k.State().Cancelled(deadline) {
 			t.Error("not asked at the half")
 		}
 		if _, ok := x.result(id); ok {
@@ -198,8 +198,8 @@ func TestDeadlineOfACallThatWasSent(t *testing.T) {
 				x.wantResult(id, want...)
 				x.control.Mend()
 				x.pass(time.Minute)
-				if !k.Cancelled(sallyportv1.CancelWhy_CANCEL_WHY_CLOSED) || k.Sent != 1 || k.Attached != 0 {
-					t.Errorf("sent %d times, attached %d, cancels %v", k.Sent, k.Attached, k.Cancels)
+				if !k.State().Cancelled(sallyportv1.CancelWhy_CANCEL_WHY_CLOSED) || k.State().Sent != 1 || k.State().Attached != 0 {
+					t.Errorf("sent %d times, attached %d, cancels %v", k.State().Sent, k.State().Attached, k.State().Cancels)
 				}
 				k.Answer("answered", answer("late"))
 				synctest.Wait()
@@ -231,8 +231,8 @@ func TestDeadlineOverARestart(t *testing.T) {
 		x.start = time.Now()
 		stop = x.begin()
 		x.pass(time.Minute)
-		if k.Attached != 1 {
-			t.Errorf("attached %d times", k.Attached)
+		if k.State().Attached != 1 {
+			t.Errorf("attached %d times", k.State().Attached)
 		}
 		// Its name was not kept; its digest was, so its writer takes the answer.
 		x.wantResult(id, "the call was recorded", "(still_running)")
@@ -248,8 +248,8 @@ func TestWaitedIsCounted(t *testing.T) {
 		x.control.Mend()
 		synctest.Wait()
 		k := x.find(id)
-		if k.WaitedMS < 10_000 || k.WaitedMS > 10_200 {
-			t.Errorf("waited %d ms", k.WaitedMS)
+		if k.State().WaitedMS < 10_000 || k.State().WaitedMS > 10_200 {
+			t.Errorf("waited %d ms", k.State().WaitedMS)
 		}
 		k.Answer("answered", answer("done"))
 		synctest.Wait()

@@ -130,8 +130,8 @@ func TestTheSameIDAgain(t *testing.T) {
 	b.text(p)
 	b.publish(relay.CallName(id), record)
 	b.inside("relay/out/new/"+relay.CallName(id), false)
-	if k.Sent != 1 || k.Attached != 0 {
-		t.Errorf("sent %d times, attached %d", k.Sent, k.Attached)
+	if k.State().Sent != 1 || k.State().Attached != 0 {
+		t.Errorf("sent %d times, attached %d", k.State().Sent, k.State().Attached)
 	}
 	if err := b.guest.Ack(id); err != nil {
 		t.Fatal(err)
@@ -142,8 +142,8 @@ func TestTheSameIDAgain(t *testing.T) {
 	if r := b.result(id); string(r.Result) != answer("done") {
 		t.Errorf("got %s", r.Result)
 	}
-	if k.Sent != 1 || k.Attached != 1 {
-		t.Errorf("sent %d times, attached %d", k.Sent, k.Attached)
+	if k.State().Sent != 1 || k.State().Attached != 1 {
+		t.Errorf("sent %d times, attached %d", k.State().Sent, k.State().Attached)
 	}
 	if err := b.guest.Ack(id); err != nil {
 		t.Fatal(err)

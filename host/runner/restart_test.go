@@ -33,9 +33,11 @@ func TestReconnect(t *testing.T) {
 	b.inside("relay/out/new/"+relay.CancelName(sent.ID()), false)
 	x.control.Mend()
 	k3 := x.arrived(b.ID, queued.ID())
-	x.await("not said again", func(*linktest.View) bool { return k1.Attached == 1 && k2.Sent == 2 && len(k2.Cancels) == 1 })
-	if k1.Sent != 1 || k3.Sent != 1 {
-		t.Errorf("sent %d and %d times", k1.Sent, k3.Sent)
+	x.await("not said again", func(v *linktest.View) bool {
+		return v.State(k1).Attached == 1 && v.State(k2).Sent == 2 && len(v.State(k2).Cancels) == 1
+	})
+	if k1.State().Sent != 1 || k3.State().Sent != 1 {
+		t.Errorf("sent %d and %d times", k1.State().Sent, k3.State().Sent)
 	}
 	for p, k := range map[*relay.Pending]*linktest.Call{journaled: k1, sent: k2, queued: k3} {
 		k.Answer("answered", answer("done"))
@@ -85,7 +87,7 @@ func TestAcksOverALostLink(t *testing.T) {
 	if err := b.guest.Ack(p.ID()); err != nil {
 		t.Fatal(err)
 	}
-	x.await("no ack", func(*linktest.View) bool { return k.Acked == 1 })
+	x.await("no ack", func(v *linktest.View) bool { return v.State(k).Acked == 1 })
 	q := b.call()
 	l := x.arrived(b.ID, q.ID())
 	l.Answer("answered", answer("done"))
@@ -96,7 +98,7 @@ func TestAcksOverALostLink(t *testing.T) {
 	}
 	b.inside("in/results/"+relay.ResultName(q.ID()), false)
 	x.control.Mend()
-	x.await("no ack", func(*linktest.View) bool { return k.Acked == 2 && l.Acked == 1 })
+	x.await("no ack", func(v *linktest.View) bool { return v.State(k).Acked == 2 && v.State(l).Acked == 1 })
 }
 
 func TestManyBrokenLinks(t *testing.T) {
@@ -154,10 +156,10 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	kMeanwhile := x.arrived(b.ID, meanwhile.ID())
-	x.await("not taken up", func(*linktest.View) bool {
-		return kFresh.Sent == 2 && kJournaled.Attached == 1 && kRead.Acked == 1
+	x.await("not taken up", func(v *linktest.View) bool {
+		return v.State(kFresh).Sent == 2 && v.State(kJournaled).Attached == 1 && v.State(kRead).Acked == 1
 	})
-	if kJournaled.Sent != 1 || kMeanwhile.Sent != 1 || kAnswered.Sent != 1 || kAnswered.Attached != 0 {
+	if kJournaled.State().Sent != 1 || kMeanwhile.State().Sent != 1 || kAnswered.State().Sent != 1 || kAnswered.State().Attached != 0 {
 		t.Error("sent again")
 	}
 	for p, k := range map[*relay.Pending]*linktest.Call{fresh: kFresh, journaled: kJournaled, meanwhile: kMeanwhile} {
@@ -169,7 +171,7 @@ func TestRestart(t *testing.T) {
 	if err := b.guest.Ack(answered.ID()); err != nil {
 		t.Fatal(err)
 	}
-	x.await("no ack", func(*linktest.View) bool { return kAnswered.Acked == 1 })
+	x.await("no ack", func(v *linktest.View) bool { return v.State(kAnswered).Acked == 1 })
 	b.inside("in/results/"+relay.ResultName(answered.ID()), false)
 	x.eventually("claimed", func() bool { return len(b.names("relay/claimed")) == 0 })
 }
@@ -201,8 +203,8 @@ func TestHello(t *testing.T) {
 	if len(hello.GetSessions()) != 1 || hello.GetSessions()[0].GetSession() != b.ID || hello.GetSessions()[0].GetEpoch() != 1 {
 		t.Errorf("got %v", hello)
 	}
-	x.runner.cfg.HighWater = func() *sallyportv1.HighWater { return &sallyportv1.HighWater{Counter: 7} }
-	if hello := (*peer)(x.runner).Hello(); hello.GetHighWater().GetCounter() != 7 {
+	r := New(Config{HighWater: func() *sallyportv1.HighWater { return &sallyportv1.HighWater{Counter: 7} }})
+	if hello := (*peer)(r).Hello(); hello.GetHighWater().GetCounter() != 7 {
 		t.Errorf("got %v", hello)
 	}
 }

@@ -20,7 +20,7 @@ func TestCall(t *testing.T) {
 	b := x.sandbox()
 	p := b.call()
 	k := x.arrived(b.ID, p.ID())
-	if want := string(b.record().Arguments); string(k.Record.Arguments) != want || k.Record.Tool != "echo" || k.Sent != 1 {
+	if want := string(b.record().Arguments); string(k.Record.Arguments) != want || k.Record.Tool != "echo" || k.State().Sent != 1 {
 		t.Errorf("control got %+v", k.Record)
 	}
 	if !k.Journal() {
@@ -35,7 +35,7 @@ func TestCall(t *testing.T) {
 	if err := b.guest.Ack(p.ID()); err != nil {
 		t.Fatal(err)
 	}
-	x.await("no ack", func(*linktest.View) bool { return k.Acked == 1 })
+	x.await("no ack", func(v *linktest.View) bool { return v.State(k).Acked == 1 })
 	for _, dir := range []string{"relay/claimed", "relay/out/new", "relay/out/tmp", "in/results", "in/progress", "in/tmp"} {
 		if left := b.names(dir); len(left) != 0 && dir != "relay/out/tmp" {
 			t.Errorf("left in %s: %v", dir, left)
@@ -119,7 +119,7 @@ func TestCancel(t *testing.T) {
 		if err := p.Cancel(why); err != nil {
 			t.Fatal(err)
 		}
-		x.await("no cancel", func(*linktest.View) bool { return k.Cancelled(want) })
+		x.await("no cancel", func(v *linktest.View) bool { return v.State(k).Cancelled(want) })
 		k.Answer("cancelled", answer("cancelled"))
 		b.text(p)
 	}
@@ -130,7 +130,7 @@ func TestCancel(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := x.arrived(b.ID, p.ID())
-		x.await("no cancel", func(*linktest.View) bool { return len(k.Cancels) == 1 })
+		x.await("no cancel", func(v *linktest.View) bool { return len(v.State(k).Cancels) == 1 })
 		k.Answer("cancelled", answer("cancelled"))
 		b.text(p)
 	}

@@ -164,7 +164,7 @@ func TestShim(t *testing.T) {
 	}
 	k.Answer("answered", `{"content":[{"type":"text","text":"done"}],"x":9007199254740993}`)
 	wantText(t, h.result("1"), `"done"`, `"x":9007199254740993`)
-	x.await("no ack", func(*linktest.View) bool { return k.Acked == 1 })
+	x.await("no ack", func(v *linktest.View) bool { return v.State(k).Acked == 1 })
 
 	// A long one, in chunks.
 	h.call(2, `{}`)
@@ -178,7 +178,7 @@ func TestShim(t *testing.T) {
 	h.call(3, `{}`)
 	k = x.only(seen)
 	h.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
-	x.await("no cancel", func(*linktest.View) bool { return k.Cancelled(sallyportv1.CancelWhy_CANCEL_WHY_HARNESS) })
+	x.await("no cancel", func(v *linktest.View) bool { return v.State(k).Cancelled(sallyportv1.CancelWhy_CANCEL_WHY_HARNESS) })
 	k.Answer("cancelled", answer("cancelled"))
 	h.call(4, `{}`)
 	k = x.only(seen)
@@ -191,7 +191,7 @@ func TestShim(t *testing.T) {
 	if err := h.in.Close(); err != nil {
 		t.Fatal(err)
 	}
-	x.await("no cancel", func(*linktest.View) bool { return k.Cancelled(sallyportv1.CancelWhy_CANCEL_WHY_CLOSED) })
+	x.await("no cancel", func(v *linktest.View) bool { return v.State(k).Cancelled(sallyportv1.CancelWhy_CANCEL_WHY_CLOSED) })
 	k.Answer("answered", answer("nobody reads it"))
 	b.inside("in/results/"+relay.ResultName(k.Record.ID), true)
 }
@@ -213,8 +213,8 @@ func TestShimIsKilled(t *testing.T) {
 	again := x.only(seen)
 	again.Answer("answered", answer("second"))
 	wantText(t, h.result("1"), "second")
-	if k.Sent != 1 || k.Acked != 0 {
-		t.Errorf("sent %d times, acked %d", k.Sent, k.Acked)
+	if k.State().Sent != 1 || k.State().Acked != 0 {
+		t.Errorf("sent %d times, acked %d", k.State().Sent, k.State().Acked)
 	}
 }
 
@@ -238,8 +238,8 @@ func TestShimOverARestartOfTheHost(t *testing.T) {
 	wantText(t, h.result("2"), "two")
 	first.Answer("answered", answer("one"))
 	wantText(t, h.result("1"), "one")
-	if first.Sent != 2 || second.Sent != 1 {
-		t.Errorf("sent %d and %d times", first.Sent, second.Sent)
+	if first.State().Sent != 2 || second.State().Sent != 1 {
+		t.Errorf("sent %d and %d times", first.State().Sent, second.State().Sent)
 	}
 }
 

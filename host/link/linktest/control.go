@@ -51,15 +51,37 @@ type Call struct {
 	Digest  relay.Digest
 
 	control   *Control
-	Sent      int // as a call
-	Attached  int
-	Acked     int
-	Cancels   []sallyportv1.CancelWhy
-	WaitedMS  int64 // of the last frame
+	state     State
 	journaled bool
 	told      bool // the host has received that it is journaled
 	results   int
 	result    []byte
+}
+
+// State is what came for a call so far.
+type State struct {
+	Sent     int // as a call
+	Attached int
+	Acked    int
+	Cancels  []sallyportv1.CancelWhy
+	WaitedMS int64 // of the last frame
+}
+
+// Cancelled reports whether the call was cancelled for that reason.
+func (s State) Cancelled(why sallyportv1.CancelWhy) bool { return slices.Contains(s.Cancels, why) }
+
+// State returns what came for the call so far. Inside Await, ask the view.
+func (k *Call) State() State {
+	k.control.mu.Lock()
+	defer k.control.mu.Unlock()
+	return (*View)(k.control).State(k)
+}
+
+// State returns what came for the call so far.
+func (v *View) State(k *Call) State {
+	s := k.state
+	s.Cancels = slices.Clone(s.Cancels)
+	return s
 }
 
 type stream struct {

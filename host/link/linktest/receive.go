@@ -1,8 +1,6 @@
 package linktest
 
 import (
-	"slices"
-
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/relay"
 )
@@ -78,7 +76,7 @@ func (c *Control) call(f *sallyportv1.HostCall) *Call {
 	digest := relay.Sum(f.GetRecord())
 	known := c.calls[key{record.Session, record.ID}]
 	if known == nil {
-		k := &Call{Session: record.Session, Epoch: record.Epoch, Record: record, Digest: digest, control: c, Sent: 1, WaitedMS: f.GetWaitedMs()}
+		k := &Call{Session: record.Session, Epoch: record.Epoch, Record: record, Digest: digest, control: c, state: State{Sent: 1, WaitedMS: f.GetWaitedMs()}}
 		c.calls[key{record.Session, record.ID}] = k
 		return k
 	}
@@ -87,11 +85,11 @@ func (c *Control) call(f *sallyportv1.HostCall) *Call {
 		c.breach("other bytes for the id %s", record.ID)
 	case known.told:
 		c.breach("call %s was sent again after the host knew that it is journaled", record.ID)
-	case f.GetWaitedMs() < known.WaitedMS:
-		c.breach("call %s waited %d ms, and less before", record.ID, known.WaitedMS)
+	case f.GetWaitedMs() < known.state.WaitedMS:
+		c.breach("call %s waited %d ms, and less before", record.ID, known.state.WaitedMS)
 	}
-	known.Sent++
-	known.WaitedMS = f.GetWaitedMs()
+	known.state.Sent++
+	known.state.WaitedMS = f.GetWaitedMs()
 	c.again(known)
 	return nil
 }
@@ -103,7 +101,7 @@ func (c *Control) attach(f *sallyportv1.HostAttach) {
 		c.breach("attach to %s, which never came", f.GetRecordId())
 		return
 	}
-	known.Attached++
+	known.state.Attached++
 	c.again(known)
 }
 
@@ -133,7 +131,7 @@ func (c *Control) cancel(f *sallyportv1.HostCancel) {
 	if f.GetWhy() == sallyportv1.CancelWhy_CANCEL_WHY_UNSPECIFIED {
 		c.breach("a cancel without a reason")
 	}
-	known.Cancels = append(known.Cancels, f.GetWhy())
+	known.state.Cancels = append(known.state.Cancels, f.GetWhy())
 }
 
 func (c *Control) ack(f *sallyportv1.HostAck) {
@@ -142,8 +140,5 @@ func (c *Control) ack(f *sallyportv1.HostAck) {
 		c.breach("ack of %s, which has no result", f.GetRecordId())
 		return
 	}
-	known.Acked++
+	known.state.Acked++
 }
-
-// Cancelled reports whether the call was cancelled for that reason.
-func (k *Call) Cancelled(why sallyportv1.CancelWhy) bool { return slices.Contains(k.Cancels, why) }
