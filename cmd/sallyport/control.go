@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -26,7 +24,7 @@ import (
 const localName = "local"
 
 type controlCmd struct {
-	Listen  string             `help:"Where hosts and workers of other machines dial: ADDR:PORT. Default: this machine only." placeholder:"ADDR"`
+	listenFlags
 	Name    string             `help:"This control node's name." default:"local"`
 	Domain  string             `help:"The trust domain." default:"${domain}"`
 	Metrics string             `help:"Serve Prometheus metrics on this loopback address." placeholder:"ADDR"`
@@ -38,6 +36,14 @@ type controlCmd struct {
 func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	log := c.Log.Logger(g.err).With("part", "control")
 	state, err := g.stateDir()
+	if err != nil {
+		return err
+	}
+	controlSocket, err := g.socket("control.sock")
+	if err != nil {
+		return err
+	}
+	linkSocket, err := g.socket("link.sock")
 	if err != nil {
 		return err
 	}
@@ -67,17 +73,25 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	linkSocket, err := g.socket("link.sock")
-	if err != nil {
-		return err
+	// Everything is bound before anything is started: what is in the way shows at once, and nothing is left half open.
+	var opened listeners
+	l := controlListeners{people: opened.unix(controlSocket), links: []net.Listener{opened.unix(linkSocket)}, metrics: opened.metrics(ctx, c.Metrics)}
+	address := "unix:" + linkSocket
+	if c.Listen != "" {
+		tcp := opened.tcp(ctx, c.Listen)
+		l.links = append(l.links, tcp)
+		if tcp != nil {
+			address = c.dialed(tcp.Addr())
+		}
 	}
-	address := c.Listen
-	if address == "" {
-		address = "unix:" + linkSocket
+	if opened.err != nil {
+		opened.close()
+		return opened.err
 	}
+	defer opened.close()
 	health := store.Health()
 	srv := server.New(server.Config{
-		Build: buildName(), Node: c.Name, Source: source, CA: keys.ca, Root: keys.root, Key: keys.node, Address: address,
+		Build: buildName(), Node: c.Name, Source: source, CA: keys.ca, Root: keys.root, Key: keys.node, Address: address, Dir: keys.dir.Path(""),
 		Durable: health.Durable, Fsync: time.Duration(health.FsyncUS) * time.Microsecond, Log: log,
 	}, server.StoresOf(store))
 	pipeline := call.New(call.Config{
@@ -94,7 +108,8 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 			return err
 		}
 	}
-	return c.serve(ctx, g, srv, pipeline, store, source, keys, linkSocket, log)
+	log.Info("control serves", "build", buildName(), "socket", controlSocket, "address", address)
+	return c.serve(ctx, srv, pipeline, store, source, keys, l, log)
 }
 
 // localIdentities gives this machine's own worker and host their identities: by files, because whoever runs this owns the CA.
@@ -129,48 +144,31 @@ func localIdentities(ctx context.Context, srv *server.Server, keys *controlKeys,
 	return nil
 }
 
-func (c *controlCmd) serve(ctx context.Context, g *Globals, srv *server.Server, pipeline *call.Pipeline, store *sqlstore.Store, source *identity.Source, keys *controlKeys, linkSocket string, log *slog.Logger) error {
-	controlSocket, err := g.socket("control.sock")
-	if err != nil {
-		return err
-	}
-	people, err := listenUnix(controlSocket)
-	if err != nil {
-		return err
-	}
-	links, err := listenUnix(linkSocket)
-	if err != nil {
-		people.Close()
-		return err
-	}
-	listeners := []net.Listener{links}
-	if c.Listen != "" {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen)
-		if err != nil {
-			people.Close()
-			links.Close()
-			return errs.Wrap(errs.Unavailable, c.Listen+" cannot be listened on: another program has the port, or the address is not this machine's", err)
-		}
-		listeners = append(listeners, l)
-	}
+// controlListeners are what control serves on.
+type controlListeners struct {
+	people  net.Listener
+	links   []net.Listener
+	metrics net.Listener // nil without
+}
+
+func (c *controlCmd) serve(
+	ctx context.Context, srv *server.Server, pipeline *call.Pipeline, store *sqlstore.Store, source *identity.Source, keys *controlKeys, l controlListeners, log *slog.Logger,
+) error {
 	// Calls go on while a drain lets answers come in: the pipeline and the Links end after the people's API.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wg sync.WaitGroup
 	errc := make(chan error, 4)
-	wg.Go(func() { errc <- srv.ServeLinks(serving, listeners...) })
-	wg.Go(func() { errc <- srv.ServePeople(ctx, people) })
+	wg.Go(func() { errc <- srv.ServeLinks(serving, l.links...) })
+	wg.Go(func() { errc <- srv.ServePeople(ctx, l.people) })
 	wg.Go(func() { errc <- c.renew(serving, source, keys) })
-	if c.Metrics != "" {
-		l, err := telemetry.ListenLoopback(ctx, c.Metrics)
-		if err != nil {
-			return err
-		}
-		wg.Go(func() { errc <- telemetry.ServeMetrics(serving, l) })
+	if l.metrics != nil {
+		wg.Go(func() { errc <- telemetry.ServeMetrics(serving, l.metrics) })
 	}
+	ready(log)()
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
-	log.Info("control serves", "build", buildName(), "socket", controlSocket, "listen", c.Listen)
+	var err error
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -210,30 +208,4 @@ func (c *controlCmd) renew(ctx context.Context, source *identity.Source, keys *c
 		return nil
 	}
 	return err
-}
-
-// listenUnix binds a socket of mode 0600 in a directory of mode 0700, and takes the place of one that nobody serves any more.
-func listenUnix(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, errs.Wrap(errs.NotAllowed, "the socket's directory cannot be made", err)
-	}
-	if info, err := os.Stat(filepath.Dir(path)); err == nil && info.Mode().Perm()&0o077 != 0 {
-		return nil, errs.Newf(errs.NotAllowed, "others can enter %s: chmod 700 %s", filepath.Dir(path), filepath.Dir(path))
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:noctx // a second at most
-		c.Close()
-		return nil, errs.Newf(errs.Conflict, "another sallyport serves %s: end it first, or name another --state", path)
-	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return nil, errs.Wrap(errs.NotAllowed, "the old socket cannot be removed", err)
-	}
-	l, err := net.Listen("unix", path) //nolint:noctx // binding does not wait
-	if err != nil {
-		return nil, errs.Wrap(errs.Unavailable, fmt.Sprintf("%s cannot be bound", path), err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
 }

@@ -73,22 +73,17 @@ func (c *hostCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	l, err := listenUnix(hostSocket)
-	if err != nil {
-		return err
+	var opened listeners
+	l := opened.unix(hostSocket)
+	gates := opened.unix(gateSocket)
+	metrics := opened.metrics(ctx, c.Metrics)
+	if opened.err != nil {
+		opened.close()
+		return opened.err
 	}
-	gates, err := listenUnix(gateSocket)
-	if err != nil {
-		l.Close()
-		return err
-	}
-	if c.Metrics != "" {
-		ml, err := telemetry.ListenLoopback(ctx, c.Metrics)
-		if err != nil {
-			return err
-		}
+	if metrics != nil {
 		go func() {
-			if err := telemetry.ServeMetrics(ctx, ml); err != nil {
+			if err := telemetry.ServeMetrics(ctx, metrics); err != nil {
 				log.Error("metrics", "err", err)
 			}
 		}()
@@ -98,6 +93,7 @@ func (c *hostCmd) Run(ctx context.Context, g *Globals) error {
 		Build: buildName(), Protected: intent.Protected, Conn: conn, Dir: dir.Path(""), Config: config, Drivers: drivers(), GatePath: gateSocket,
 		Guest: guestProgram, Log: log,
 	})
+	ready(log)()
 	log.Info("host serves", "build", buildName(), "socket", hostSocket, "control", node.Address)
 	return d.Run(ctx, l, gates)
 }

@@ -8,11 +8,12 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/cmd/sallyport/up"
 	"sallyport.dev/errs"
+	"sallyport.dev/identity/statefile"
 	"sallyport.dev/telemetry"
 )
 
 type upCmd struct {
-	Listen string             `help:"Where hosts and workers of other machines dial: ADDR:PORT. Default: this machine only." placeholder:"ADDR"`
+	listenFlags
 	Domain string             `help:"The trust domain." default:"${domain}"`
 	Log    telemetry.LogFlags `embed:"" prefix:"log-"`
 }
@@ -23,9 +24,16 @@ func (c *upCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	if err := makeState(state); err != nil {
+	// Sockets first: a path that is too long for them should not leave a state directory behind.
+	hostSocket, err := g.socket("host.sock")
+	if err != nil {
 		return err
 	}
+	lock, err := lockState(state)
+	if err != nil {
+		return err
+	}
+	defer lock()
 	exe, err := os.Executable()
 	if err != nil {
 		return errs.Wrap(errs.Internal, "this program cannot be found", err)
@@ -34,35 +42,46 @@ func (c *upCmd) Run(ctx context.Context, g *Globals) error {
 	arguments := func(part string, more ...string) []string {
 		return append(append([]string{part}, common...), more...)
 	}
-	controlArgs := []string{"--local", "--domain", c.Domain}
-	if c.Listen != "" {
-		controlArgs = append(controlArgs, "--listen", c.Listen)
-	}
+	controlArgs := append([]string{"--local", "--domain", c.Domain}, c.listenFlags.args()...)
 	// Sockets follow the state directory when it was named, so the parts and the commands that are typed later find the same ones.
 	if g.State == "" {
 		common = c.Log.Args()
 	}
-	hostSocket, err := g.socket("host.sock")
-	if err != nil {
-		return err
-	}
 	s := &up.Supervisor{
 		Exe: exe, Env: os.Environ(), Stderr: g.err, Log: c.Log.Logger(g.err).With("part", "up"),
 		Parts: []up.Part{
-			{Name: "control", Args: arguments("control", controlArgs...), Ready: g.controlServes},
-			{Name: "worker", Args: arguments("worker"), Ready: g.linked("worker")},
-			{Name: "host", Args: arguments("host"), Ready: func(ctx context.Context) error {
-				if _, err := os.Stat(hostSocket); err != nil {
-					return err
-				}
-				return g.linked("host")(ctx)
-			}},
+			{Name: "control", Args: arguments("control", controlArgs...), Serves: g.controlServes},
+			{Name: "worker", Args: arguments("worker"), Serves: g.linked("worker")},
+			{Name: "host", Args: arguments("host"), Serves: g.linked("host")},
 		},
 		Started: func() {
 			g.note("Sallyport is up (%s). Ctrl-C ends it.", filepath.Dir(hostSocket))
 		},
 	}
-	return s.Run(ctx)
+	err = s.Run(ctx)
+	// The sockets are gone with their processes; a directory that is not empty is somebody else's too, and stays.
+	os.Remove(filepath.Dir(hostSocket))
+	return err
+}
+
+// lockState makes the state directory and takes it for one up. Errors: [errs.Conflict] when another one has it.
+func lockState(state string) (release func(), err error) {
+	if err := makeState(state); err != nil {
+		return nil, err
+	}
+	dir, err := statefile.Open(state)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := dir.Lock("up.lock")
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return func() {
+		lock.Close()
+		dir.Close()
+	}, nil
 }
 
 // controlServes asks control whether it is there.

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"time"
 
+	"sallyport.dev/cmd/sallyport/up"
 	"sallyport.dev/telemetry"
 	"sallyport.dev/worker"
 )
@@ -28,12 +30,22 @@ func (c *workerCmd) Run(ctx context.Context, g *Globals) error {
 	if err := makeState(state); err != nil {
 		return err
 	}
+	log := c.Log.Logger(g.err).With("part", "worker")
 	err = worker.Run(ctx, worker.Config{
 		State: filepath.Join(state, "worker"), Token: c.Join, Build: buildName(), Capacity: c.Capacity, Confine: worker.Confinement(c.Confine),
-		Ports: c.Port, Life: c.Life, Log: c.Log.Logger(g.err).With("part", "worker"),
+		Ports: c.Port, Life: c.Life, Log: log, Opened: ready(log),
 	})
 	if errors.Is(err, worker.ErrReplace) {
 		return nil // whoever supervises starts a fresh one
 	}
 	return err
+}
+
+// ready tells whoever supervises this process that it holds what is its own.
+func ready(log *slog.Logger) func() {
+	return func() {
+		if err := up.Ready(); err != nil {
+			log.Warn("the supervisor was not told that this process is ready", "err", err)
+		}
+	}
 }

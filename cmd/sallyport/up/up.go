@@ -4,23 +4,28 @@ package up
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"sallyport.dev/errs"
 )
 
-// Part is one process.
+// Part is one process. It calls [Ready] when it holds what is its own.
 type Part struct {
 	Name string
 	Args []string
-	// Ready returns nil once the part serves. It is asked until then, or until ctx ends.
-	Ready func(ctx context.Context) error
+	// Serves returns nil once others can use the part. It is asked after the part said that it is ready, until then or until ctx ends; nil: being
+	// ready is enough.
+	Serves func(ctx context.Context) error
 }
 
 // Times of the supervisor.
@@ -31,7 +36,7 @@ const (
 	mostWait  = 10 * time.Second
 	calmAfter = 30 * time.Second
 	readyWait = 30 * time.Second
-	readyPoll = 20 * time.Millisecond
+	askAgain  = 20 * time.Millisecond
 	maxLine   = 64 << 10
 )
 
@@ -48,8 +53,8 @@ type Supervisor struct {
 	mu sync.Mutex // of Stderr
 }
 
-// Run starts the parts, each after the one before it serves, and keeps them running until ctx ends. It returns an error when a part cannot be
-// started the first time.
+// Run starts the parts, each after the one before it serves, and keeps them running until ctx ends. Errors: [errs.Unavailable] when a part cannot be
+// started the first time; the part itself has said why, on Stderr.
 func (s *Supervisor) Run(ctx context.Context) error {
 	type running struct {
 		stop context.CancelFunc
@@ -57,69 +62,63 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	var all []running
 	defer func() {
-		for i := len(all) - 1; i >= 0; i-- {
-			all[i].stop()
-			<-all[i].done
+		for _, r := range slices.Backward(all) {
+			r.stop()
+			<-r.done
 		}
 	}()
-	failed := make(chan error, len(s.Parts))
 	for _, p := range s.Parts {
 		own, stop := context.WithCancel(context.WithoutCancel(ctx))
 		r := running{stop, make(chan struct{})}
 		all = append(all, r)
+		first := make(chan error, 1)
 		go func() {
 			defer close(r.done)
-			s.keep(own, p, failed)
+			s.keep(own, p, first)
 		}()
-		if err := s.await(ctx, p, failed); err != nil {
-			if ctx.Err() != nil {
-				return nil
+		select {
+		case err := <-first:
+			if err != nil && ctx.Err() == nil {
+				return err
 			}
-			return err
+		case <-ctx.Done():
+			return nil
 		}
 	}
-	if s.Started != nil {
+	if ctx.Err() == nil && s.Started != nil {
 		s.Started()
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func (s *Supervisor) await(ctx context.Context, p Part, failed <-chan error) error {
-	limit, cancel := context.WithTimeout(ctx, readyWait)
-	defer cancel()
-	var last error
+// keep runs a part again and again until ctx ends. What became of the first start is sent once: nil when it serves, otherwise the part is not started
+// again.
+func (s *Supervisor) keep(ctx context.Context, p Part, first chan<- error) {
+	wait, restarted := leastWait, false
 	for {
-		if last = p.Ready(limit); last == nil {
-			return nil
-		}
-		select {
-		case err := <-failed:
-			return err
-		case <-limit.Done():
-			return fmt.Errorf("%s does not serve after %s: %w", p.Name, readyWait, last)
-		case <-time.After(readyPoll):
-		}
-	}
-}
-
-// keep runs a part again and again until ctx ends. A part that never served and exits is reported, once.
-func (s *Supervisor) keep(ctx context.Context, p Part, failed chan<- error) {
-	wait := leastWait
-	for first := true; ; first = false {
-		began := time.Now()
-		err := s.once(ctx, p)
-		if ctx.Err() != nil {
+		began, served := time.Now(), false
+		err := s.once(ctx, p, func(err error) bool {
+			served = err == nil
+			switch {
+			case !restarted:
+				first <- err
+				return served
+			case served:
+				s.Log.Info("part serves again", "part", p.Name)
+			case ctx.Err() == nil:
+				s.Log.Error("part does not serve", "part", p.Name, "err", err)
+			}
+			return true // what it waits for may be another part
+		})
+		if ctx.Err() != nil || !restarted && !served {
 			return
 		}
-		if first && p.Ready(ctx) != nil && time.Since(began) < readyWait {
-			failed <- fmt.Errorf("%s ended as soon as it was started: %w", p.Name, err)
-			return
-		}
+		restarted = true
 		if time.Since(began) > calmAfter {
 			wait = leastWait
 		}
-		s.Log.Error("part ended; starting it again", "part", p.Name, "err", err, "in", wait)
+		s.Log.Error("part ended; starting it again", "part", p.Name, "how", ending(err), "in", wait)
 		select {
 		case <-ctx.Done():
 			return
@@ -129,41 +128,139 @@ func (s *Supervisor) keep(ctx context.Context, p Part, failed chan<- error) {
 	}
 }
 
-func (s *Supervisor) once(ctx context.Context, p Part) error {
+func ending(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	return err.Error()
+}
+
+// once runs a part until it ends. served is called once: with nil when the part serves, or with what came in between; it says whether the part may go
+// on.
+func (s *Supervisor) once(ctx context.Context, p Part, served func(error) (goOn bool)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	cmd := exec.CommandContext(ctx, s.Exe, p.Args...)
-	cmd.Env = s.Env
 	// Its own process group: Ctrl-C in a terminal reaches up alone, which then ends the parts in order. A supervisor that is killed takes them along.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = killAfter
-	out, err := cmd.StderrPipe()
+	ready, say, err := os.Pipe()
 	if err != nil {
+		err = errs.Wrap(errs.Unavailable, p.Name+" cannot be started: no pipe", err)
+		served(err)
 		return err
 	}
-	if err := startLocked(cmd); err != nil {
+	defer ready.Close()
+	cmd.ExtraFiles = []*os.File{say} // descriptor 3
+	cmd.Env = append(slices.Clone(s.Env), readyEnv+"=3")
+	out := &lines{s: s}
+	cmd.Stderr = out
+	err = startLocked(cmd)
+	say.Close()
+	if err != nil {
+		err = errs.Wrap(errs.Unavailable, p.Name+" cannot be started: "+err.Error(), err)
+		served(err)
 		return err
 	}
-	var copied sync.WaitGroup
-	copied.Go(func() { s.lines(out) })
-	copied.Wait()
+	exited := make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if !served(s.await(ctx, p, ready, exited)) {
+			stop()
+		}
+	})
 	err = cmd.Wait()
+	close(exited)
+	ready.Close()
+	asking.Wait()
+	out.flush()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil
+		return nil // it ended well; a child of it holds its standard error
 	}
 	return err
 }
 
-func (s *Supervisor) lines(r io.Reader) {
-	in := bufio.NewReaderSize(r, maxLine)
-	for {
-		line, err := in.ReadSlice('\n')
-		if len(line) > 0 {
-			s.mu.Lock()
-			s.Stderr.Write(line) //nolint:errcheck // nowhere to say it
-			s.mu.Unlock()
+// await returns nil once the part said that it is ready, and serves.
+func (s *Supervisor) await(ctx context.Context, p Part, ready io.Reader, exited <-chan struct{}) error {
+	ended := errs.Newf(errs.Unavailable, "%s ended as soon as it was started; the lines above say why", p.Name)
+	limit, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	said := make(chan error, 1)
+	go func() {
+		line, err := bufio.NewReader(io.LimitReader(ready, maxLine)).ReadString('\n')
+		if line != readyLine {
+			err = errors.Join(err, errors.New("not ready"))
+		} else {
+			err = nil
 		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return
+		said <- err
+	}()
+	select {
+	case err := <-said:
+		if err != nil {
+			// It closed the pipe, which it does by ending.
+			select {
+			case <-exited:
+			case <-limit.Done():
+			}
+			return ended
 		}
+	case <-exited:
+		return ended
+	case <-limit.Done():
+		return errs.Newf(errs.Unavailable, "%s is not ready after %s; the lines above may say why", p.Name, readyWait)
+	}
+	for p.Serves != nil {
+		err := p.Serves(limit)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-exited:
+			return ended
+		case <-limit.Done():
+			return errs.Newf(errs.Unavailable, "%s does not serve after %s: %s", p.Name, readyWait, errs.Message(err))
+		case <-time.After(askAgain):
+		}
+	}
+	return nil
+}
+
+// lines hands on what a part prints, in whole lines; one that is longer than maxLine comes in pieces.
+type lines struct {
+	s    *Supervisor
+	rest []byte
+}
+
+// Write implements io.Writer. It reports no error: a part must not stand still because nobody reads.
+func (l *lines) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			l.rest = append(l.rest, p...)
+			if len(l.rest) >= maxLine {
+				l.flush()
+			}
+			break
+		}
+		l.rest = append(l.rest, p[:i]...)
+		l.print()
+		p = p[i+1:]
+	}
+	return n, nil
+}
+
+func (l *lines) print() {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.s.Stderr.Write(append(l.rest, '\n')) //nolint:errcheck // nowhere to say it
+	l.rest = l.rest[:0]
+}
+
+func (l *lines) flush() {
+	if len(l.rest) > 0 {
+		l.print()
 	}
 }
