@@ -1,6 +1,7 @@
 package enrol_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"

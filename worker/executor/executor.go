@@ -10,6 +10,7 @@ import (
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/errs"
 	"sallyport.dev/intent"
+	"sallyport.dev/worker/keyring"
 )
 
 // Defaults and bounds.
