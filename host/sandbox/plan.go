@@ -3,11 +3,11 @@ package sandbox
 import (
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sallyport.dev/errs"
+	"sallyport.dev/relay"
 )
 
 // Fixed paths in a sandbox.
@@ -99,12 +99,10 @@ func DefaultProtected() []string {
 	return []string{".git/hooks", ".git/config", ".claude", ".codex", ".pi", ".mcp.json", ".vscode", ".idea", ".envrc"}
 }
 
-var sessionID = regexp.MustCompile(`^[a-z2-7]{26}$`)
-
 // Check reports the first thing that is wrong with a plan, before anything is made. It touches nothing.
 func (p *Plan) Check() error {
 	switch {
-	case !sessionID.MatchString(p.Session):
+	case !relay.ValidID(p.Session):
 		return errs.New(errs.Invalid, "the session's id is not one of ours")
 	case p.Epoch < 1:
 		return errs.New(errs.Invalid, "the session's epoch is less than 1")

@@ -21,6 +21,7 @@ import (
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/bwrap"
 	"sallyport.dev/host/sandbox/launch"
+	"sallyport.dev/relay"
 	"sallyport.dev/relay/hostside"
 )
 
@@ -114,23 +115,7 @@ type Session struct {
 }
 
 // NewID returns a session id that is unlike others of this process.
-func NewID(t testing.TB) string {
-	t.Helper()
-	const letters = "abcdefghijklmnopqrstuvwxyz234567"
-	raw := make([]byte, 26)
-	f, err := os.Open("/dev/urandom")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := io.ReadFull(f, raw); err != nil {
-		t.Fatal(err)
-	}
-	for i, b := range raw {
-		raw[i] = letters[b%32]
-	}
-	return string(raw)
-}
+func NewID(testing.TB) string { return relay.NewID() }
 
 // Dir returns a folder that a plain user may enter; it goes with the test.
 func Dir(t testing.TB) string {
