@@ -256,6 +256,30 @@ func (o *operatorService) PullCatalog(ctx context.Context, r *sallyportv1.PullCa
 	return out, nil
 }
 
+// ShowCatalog implements sallyport.v1.Operator.
+func (o *operatorService) ShowCatalog(ctx context.Context, r *sallyportv1.ShowCatalogRequest) (*sallyportv1.ShowCatalogResponse, error) {
+	p, err := o.policy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cat := p.Catalogs[r.GetConnection()]
+	switch {
+	case p.Connections[r.GetConnection()] == nil:
+		return nil, errs.Newf(errs.NotFound, "no connection is named %s; sallyport connections list shows them", r.GetConnection())
+	case cat == nil:
+		return nil, errs.Newf(errs.NotFound, "%s has no reviewed catalog yet: sallyport catalogs pull %s", r.GetConnection(), r.GetConnection())
+	}
+	out := &sallyportv1.ShowCatalogResponse{
+		Connection: cat.Connection, Digest: cat.Digest.String(), ReviewedBy: string(cat.ReviewedBy), ReviewedMs: ms(cat.ReviewedAt),
+	}
+	for _, t := range cat.Tools {
+		out.Tools = append(out.Tools, &sallyportv1.ReviewedTool{
+			Name: t.Name, As: t.As, Effect: string(t.Effect), Repeat: t.Repeat, RefuseExtra: t.RefuseExtra, Raw: t.Raw,
+		})
+	}
+	return out, nil
+}
+
 // ListConnections implements sallyport.v1.Operator.
 func (o *operatorService) ListConnections(ctx context.Context, _ *sallyportv1.ListConnectionsRequest) (*sallyportv1.ListConnectionsResponse, error) {
 	p, err := o.policy(ctx)

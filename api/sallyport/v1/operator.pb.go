@@ -2769,6 +2769,210 @@ func (x *ProposedTool) GetFindings() []string {
 	return nil
 }
 
+type ShowCatalogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowCatalogRequest) Reset() {
+	*x = ShowCatalogRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowCatalogRequest) ProtoMessage() {}
+
+func (x *ShowCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowCatalogRequest.ProtoReflect.Descriptor instead.
+func (*ShowCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ShowCatalogRequest) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+type ShowCatalogResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // of the whole file that was reviewed
+	ReviewedBy    string                 `protobuf:"bytes,3,opt,name=reviewed_by,json=reviewedBy,proto3" json:"reviewed_by,omitempty"`
+	ReviewedMs    int64                  `protobuf:"varint,4,opt,name=reviewed_ms,json=reviewedMs,proto3" json:"reviewed_ms,omitempty"`
+	Tools         []*ReviewedTool        `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowCatalogResponse) Reset() {
+	*x = ShowCatalogResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowCatalogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowCatalogResponse) ProtoMessage() {}
+
+func (x *ShowCatalogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowCatalogResponse.ProtoReflect.Descriptor instead.
+func (*ShowCatalogResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ShowCatalogResponse) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *ShowCatalogResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ShowCatalogResponse) GetReviewedBy() string {
+	if x != nil {
+		return x.ReviewedBy
+	}
+	return ""
+}
+
+func (x *ShowCatalogResponse) GetReviewedMs() int64 {
+	if x != nil {
+		return x.ReviewedMs
+	}
+	return 0
+}
+
+func (x *ShowCatalogResponse) GetTools() []*ReviewedTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+type ReviewedTool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // the server's
+	As            string                 `protobuf:"bytes,2,opt,name=as,proto3" json:"as,omitempty"`     // in the sandbox
+	Effect        string                 `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
+	Repeat        bool                   `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	RefuseExtra   bool                   `protobuf:"varint,5,opt,name=refuse_extra,json=refuseExtra,proto3" json:"refuse_extra,omitempty"`
+	Raw           []byte                 `protobuf:"bytes,6,opt,name=raw,proto3" json:"raw,omitempty"` // the server's exact bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReviewedTool) Reset() {
+	*x = ReviewedTool{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReviewedTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReviewedTool) ProtoMessage() {}
+
+func (x *ReviewedTool) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReviewedTool.ProtoReflect.Descriptor instead.
+func (*ReviewedTool) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ReviewedTool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReviewedTool) GetAs() string {
+	if x != nil {
+		return x.As
+	}
+	return ""
+}
+
+func (x *ReviewedTool) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
+func (x *ReviewedTool) GetRepeat() bool {
+	if x != nil {
+		return x.Repeat
+	}
+	return false
+}
+
+func (x *ReviewedTool) GetRefuseExtra() bool {
+	if x != nil {
+		return x.RefuseExtra
+	}
+	return false
+}
+
+func (x *ReviewedTool) GetRaw() []byte {
+	if x != nil {
+		return x.Raw
+	}
+	return nil
+}
+
 type TestConnectionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
@@ -2779,7 +2983,7 @@ type TestConnectionRequest struct {
 
 func (x *TestConnectionRequest) Reset() {
 	*x = TestConnectionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +2995,7 @@ func (x *TestConnectionRequest) String() string {
 func (*TestConnectionRequest) ProtoMessage() {}
 
 func (x *TestConnectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[37]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +3008,7 @@ func (x *TestConnectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestConnectionRequest.ProtoReflect.Descriptor instead.
 func (*TestConnectionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TestConnectionRequest) GetConnection() string {
@@ -2832,7 +3036,7 @@ type TestReport struct {
 
 func (x *TestReport) Reset() {
 	*x = TestReport{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +3048,7 @@ func (x *TestReport) String() string {
 func (*TestReport) ProtoMessage() {}
 
 func (x *TestReport) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[38]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +3061,7 @@ func (x *TestReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestReport.ProtoReflect.Descriptor instead.
 func (*TestReport) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TestReport) GetConnection() string {
@@ -2893,7 +3097,7 @@ type TestStep struct {
 
 func (x *TestStep) Reset() {
 	*x = TestStep{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3109,7 @@ func (x *TestStep) String() string {
 func (*TestStep) ProtoMessage() {}
 
 func (x *TestStep) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[39]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3122,7 @@ func (x *TestStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestStep.ProtoReflect.Descriptor instead.
 func (*TestStep) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TestStep) GetName() string {
@@ -2958,7 +3162,7 @@ type TestConnectionResponse struct {
 
 func (x *TestConnectionResponse) Reset() {
 	*x = TestConnectionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3174,7 @@ func (x *TestConnectionResponse) String() string {
 func (*TestConnectionResponse) ProtoMessage() {}
 
 func (x *TestConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[40]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3187,7 @@ func (x *TestConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestConnectionResponse.ProtoReflect.Descriptor instead.
 func (*TestConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TestConnectionResponse) GetReport() *TestReport {
@@ -3003,7 +3207,7 @@ type EnableConnectionRequest struct {
 
 func (x *EnableConnectionRequest) Reset() {
 	*x = EnableConnectionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3219,7 @@ func (x *EnableConnectionRequest) String() string {
 func (*EnableConnectionRequest) ProtoMessage() {}
 
 func (x *EnableConnectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[41]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3232,7 @@ func (x *EnableConnectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableConnectionRequest.ProtoReflect.Descriptor instead.
 func (*EnableConnectionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EnableConnectionRequest) GetConnection() string {
@@ -3055,7 +3259,7 @@ type EnableConnectionResponse struct {
 
 func (x *EnableConnectionResponse) Reset() {
 	*x = EnableConnectionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3067,7 +3271,7 @@ func (x *EnableConnectionResponse) String() string {
 func (*EnableConnectionResponse) ProtoMessage() {}
 
 func (x *EnableConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3080,7 +3284,7 @@ func (x *EnableConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableConnectionResponse.ProtoReflect.Descriptor instead.
 func (*EnableConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EnableConnectionResponse) GetReport() *TestReport {
@@ -3108,7 +3312,7 @@ type PoolKeyRequest struct {
 
 func (x *PoolKeyRequest) Reset() {
 	*x = PoolKeyRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3324,7 @@ func (x *PoolKeyRequest) String() string {
 func (*PoolKeyRequest) ProtoMessage() {}
 
 func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3337,7 @@ func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyRequest.ProtoReflect.Descriptor instead.
 func (*PoolKeyRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PoolKeyRequest) GetPool() string {
@@ -3170,7 +3374,7 @@ type PoolKeyResponse struct {
 
 func (x *PoolKeyResponse) Reset() {
 	*x = PoolKeyResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3386,7 @@ func (x *PoolKeyResponse) String() string {
 func (*PoolKeyResponse) ProtoMessage() {}
 
 func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3399,7 @@ func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyResponse.ProtoReflect.Descriptor instead.
 func (*PoolKeyResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PoolKeyResponse) GetPublicKey() []byte {
@@ -3247,7 +3451,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3463,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3476,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PutCredentialRequest) GetConnection() string {
@@ -3326,7 +3530,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3542,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3555,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PutCredentialResponse) GetVersion() int64 {
@@ -3376,7 +3580,7 @@ type CredentialRow struct {
 
 func (x *CredentialRow) Reset() {
 	*x = CredentialRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3388,7 +3592,7 @@ func (x *CredentialRow) String() string {
 func (*CredentialRow) ProtoMessage() {}
 
 func (x *CredentialRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3401,7 +3605,7 @@ func (x *CredentialRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRow.ProtoReflect.Descriptor instead.
 func (*CredentialRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CredentialRow) GetConnection() string {
@@ -3461,7 +3665,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +3677,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +3690,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
 }
 
 type ListCredentialsResponse struct {
@@ -3498,7 +3702,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3714,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3727,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*CredentialRow {
@@ -3543,7 +3747,7 @@ type RemoveCredentialRequest struct {
 
 func (x *RemoveCredentialRequest) Reset() {
 	*x = RemoveCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3759,7 @@ func (x *RemoveCredentialRequest) String() string {
 func (*RemoveCredentialRequest) ProtoMessage() {}
 
 func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3772,7 @@ func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RemoveCredentialRequest) GetConnection() string {
@@ -3593,7 +3797,7 @@ type RemoveCredentialResponse struct {
 
 func (x *RemoveCredentialResponse) Reset() {
 	*x = RemoveCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3809,7 @@ func (x *RemoveCredentialResponse) String() string {
 func (*RemoveCredentialResponse) ProtoMessage() {}
 
 func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3822,7 @@ func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
 type SessionTicketRequest struct {
@@ -3631,7 +3835,7 @@ type SessionTicketRequest struct {
 
 func (x *SessionTicketRequest) Reset() {
 	*x = SessionTicketRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3847,7 @@ func (x *SessionTicketRequest) String() string {
 func (*SessionTicketRequest) ProtoMessage() {}
 
 func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3860,7 @@ func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketRequest.ProtoReflect.Descriptor instead.
 func (*SessionTicketRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SessionTicketRequest) GetProfile() string {
@@ -3683,7 +3887,7 @@ type SessionTicketResponse struct {
 
 func (x *SessionTicketResponse) Reset() {
 	*x = SessionTicketResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3695,7 +3899,7 @@ func (x *SessionTicketResponse) String() string {
 func (*SessionTicketResponse) ProtoMessage() {}
 
 func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3708,7 +3912,7 @@ func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketResponse.ProtoReflect.Descriptor instead.
 func (*SessionTicketResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SessionTicketResponse) GetTicket() string {
@@ -3741,7 +3945,7 @@ type GiveGrantRequest struct {
 
 func (x *GiveGrantRequest) Reset() {
 	*x = GiveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3753,7 +3957,7 @@ func (x *GiveGrantRequest) String() string {
 func (*GiveGrantRequest) ProtoMessage() {}
 
 func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3766,7 +3970,7 @@ func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantRequest.ProtoReflect.Descriptor instead.
 func (*GiveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GiveGrantRequest) GetName() string {
@@ -3834,7 +4038,7 @@ type GiveGrantResponse struct {
 
 func (x *GiveGrantResponse) Reset() {
 	*x = GiveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +4050,7 @@ func (x *GiveGrantResponse) String() string {
 func (*GiveGrantResponse) ProtoMessage() {}
 
 func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +4063,7 @@ func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantResponse.ProtoReflect.Descriptor instead.
 func (*GiveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GiveGrantResponse) GetId() string {
@@ -3878,7 +4082,7 @@ type RemoveGrantRequest struct {
 
 func (x *RemoveGrantRequest) Reset() {
 	*x = RemoveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3890,7 +4094,7 @@ func (x *RemoveGrantRequest) String() string {
 func (*RemoveGrantRequest) ProtoMessage() {}
 
 func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3903,7 +4107,7 @@ func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantRequest.ProtoReflect.Descriptor instead.
 func (*RemoveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RemoveGrantRequest) GetId() string {
@@ -3921,7 +4125,7 @@ type RemoveGrantResponse struct {
 
 func (x *RemoveGrantResponse) Reset() {
 	*x = RemoveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3933,7 +4137,7 @@ func (x *RemoveGrantResponse) String() string {
 func (*RemoveGrantResponse) ProtoMessage() {}
 
 func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3946,7 +4150,7 @@ func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantResponse.ProtoReflect.Descriptor instead.
 func (*RemoveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 type GrantRow struct {
@@ -3970,7 +4174,7 @@ type GrantRow struct {
 
 func (x *GrantRow) Reset() {
 	*x = GrantRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +4186,7 @@ func (x *GrantRow) String() string {
 func (*GrantRow) ProtoMessage() {}
 
 func (x *GrantRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3995,7 +4199,7 @@ func (x *GrantRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRow.ProtoReflect.Descriptor instead.
 func (*GrantRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GrantRow) GetId() string {
@@ -4098,7 +4302,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4110,7 +4314,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4123,7 +4327,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListGrantsRequest) GetProfile() string {
@@ -4142,7 +4346,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4154,7 +4358,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4167,7 +4371,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*GrantRow {
@@ -4190,7 +4394,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4202,7 +4406,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4215,7 +4419,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExplainRequest) GetProfile() string {
@@ -4265,7 +4469,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4277,7 +4481,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4290,7 +4494,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ExplainResponse) GetVerdict() string {
@@ -4343,7 +4547,7 @@ type SessionRow struct {
 
 func (x *SessionRow) Reset() {
 	*x = SessionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4355,7 +4559,7 @@ func (x *SessionRow) String() string {
 func (*SessionRow) ProtoMessage() {}
 
 func (x *SessionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4368,7 +4572,7 @@ func (x *SessionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRow.ProtoReflect.Descriptor instead.
 func (*SessionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SessionRow) GetId() string {
@@ -4478,7 +4682,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4694,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4707,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListSessionsRequest) GetAll() bool {
@@ -4522,7 +4726,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4534,7 +4738,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4547,7 +4751,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*SessionRow {
@@ -4567,7 +4771,7 @@ type CloseOwnedSessionRequest struct {
 
 func (x *CloseOwnedSessionRequest) Reset() {
 	*x = CloseOwnedSessionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4579,7 +4783,7 @@ func (x *CloseOwnedSessionRequest) String() string {
 func (*CloseOwnedSessionRequest) ProtoMessage() {}
 
 func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4592,7 +4796,7 @@ func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CloseOwnedSessionRequest) GetSession() string {
@@ -4617,7 +4821,7 @@ type CloseOwnedSessionResponse struct {
 
 func (x *CloseOwnedSessionResponse) Reset() {
 	*x = CloseOwnedSessionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4833,7 @@ func (x *CloseOwnedSessionResponse) String() string {
 func (*CloseOwnedSessionResponse) ProtoMessage() {}
 
 func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4846,7 @@ func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 type ConnectionRow struct {
@@ -4666,7 +4870,7 @@ type ConnectionRow struct {
 
 func (x *ConnectionRow) Reset() {
 	*x = ConnectionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4678,7 +4882,7 @@ func (x *ConnectionRow) String() string {
 func (*ConnectionRow) ProtoMessage() {}
 
 func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4691,7 +4895,7 @@ func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionRow.ProtoReflect.Descriptor instead.
 func (*ConnectionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ConnectionRow) GetName() string {
@@ -4793,7 +4997,7 @@ type ListConnectionsRequest struct {
 
 func (x *ListConnectionsRequest) Reset() {
 	*x = ListConnectionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4805,7 +5009,7 @@ func (x *ListConnectionsRequest) String() string {
 func (*ListConnectionsRequest) ProtoMessage() {}
 
 func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4818,7 +5022,7 @@ func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 type ListConnectionsResponse struct {
@@ -4830,7 +5034,7 @@ type ListConnectionsResponse struct {
 
 func (x *ListConnectionsResponse) Reset() {
 	*x = ListConnectionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4842,7 +5046,7 @@ func (x *ListConnectionsResponse) String() string {
 func (*ListConnectionsResponse) ProtoMessage() {}
 
 func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4855,7 +5059,7 @@ func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListConnectionsResponse) GetConnections() []*ConnectionRow {
@@ -4880,7 +5084,7 @@ type ProfileRow struct {
 
 func (x *ProfileRow) Reset() {
 	*x = ProfileRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4892,7 +5096,7 @@ func (x *ProfileRow) String() string {
 func (*ProfileRow) ProtoMessage() {}
 
 func (x *ProfileRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4905,7 +5109,7 @@ func (x *ProfileRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRow.ProtoReflect.Descriptor instead.
 func (*ProfileRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ProfileRow) GetName() string {
@@ -4969,7 +5173,7 @@ type ProfileTool struct {
 
 func (x *ProfileTool) Reset() {
 	*x = ProfileTool{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4981,7 +5185,7 @@ func (x *ProfileTool) String() string {
 func (*ProfileTool) ProtoMessage() {}
 
 func (x *ProfileTool) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4994,7 +5198,7 @@ func (x *ProfileTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileTool.ProtoReflect.Descriptor instead.
 func (*ProfileTool) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ProfileTool) GetName() string {
@@ -5033,7 +5237,7 @@ type ListProfilesRequest struct {
 
 func (x *ListProfilesRequest) Reset() {
 	*x = ListProfilesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5045,7 +5249,7 @@ func (x *ListProfilesRequest) String() string {
 func (*ListProfilesRequest) ProtoMessage() {}
 
 func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5058,7 +5262,7 @@ func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesRequest.ProtoReflect.Descriptor instead.
 func (*ListProfilesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 type ListProfilesResponse struct {
@@ -5070,7 +5274,7 @@ type ListProfilesResponse struct {
 
 func (x *ListProfilesResponse) Reset() {
 	*x = ListProfilesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5082,7 +5286,7 @@ func (x *ListProfilesResponse) String() string {
 func (*ListProfilesResponse) ProtoMessage() {}
 
 func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5095,7 +5299,7 @@ func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesResponse.ProtoReflect.Descriptor instead.
 func (*ListProfilesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListProfilesResponse) GetProfiles() []*ProfileRow {
@@ -5125,7 +5329,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5137,7 +5341,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5150,7 +5354,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Machine) GetRole() string {
@@ -5246,7 +5450,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5258,7 +5462,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5271,7 +5475,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListMachinesRequest) GetRole() string {
@@ -5290,7 +5494,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5302,7 +5506,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5315,7 +5519,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*Machine {
@@ -5335,7 +5539,7 @@ type RemoveMachineRequest struct {
 
 func (x *RemoveMachineRequest) Reset() {
 	*x = RemoveMachineRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5347,7 +5551,7 @@ func (x *RemoveMachineRequest) String() string {
 func (*RemoveMachineRequest) ProtoMessage() {}
 
 func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5360,7 +5564,7 @@ func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMachineRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RemoveMachineRequest) GetRole() string {
@@ -5385,7 +5589,7 @@ type RemoveMachineResponse struct {
 
 func (x *RemoveMachineResponse) Reset() {
 	*x = RemoveMachineResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5397,7 +5601,7 @@ func (x *RemoveMachineResponse) String() string {
 func (*RemoveMachineResponse) ProtoMessage() {}
 
 func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5410,7 +5614,7 @@ func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMachineResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 type EnrolRequest struct {
@@ -5424,7 +5628,7 @@ type EnrolRequest struct {
 
 func (x *EnrolRequest) Reset() {
 	*x = EnrolRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5436,7 +5640,7 @@ func (x *EnrolRequest) String() string {
 func (*EnrolRequest) ProtoMessage() {}
 
 func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5449,7 +5653,7 @@ func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolRequest.ProtoReflect.Descriptor instead.
 func (*EnrolRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *EnrolRequest) GetRole() string {
@@ -5483,7 +5687,7 @@ type EnrolResponse struct {
 
 func (x *EnrolResponse) Reset() {
 	*x = EnrolResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5495,7 +5699,7 @@ func (x *EnrolResponse) String() string {
 func (*EnrolResponse) ProtoMessage() {}
 
 func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5508,7 +5712,7 @@ func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolResponse.ProtoReflect.Descriptor instead.
 func (*EnrolResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *EnrolResponse) GetToken() string {
@@ -5536,7 +5740,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5548,7 +5752,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5561,7 +5765,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -5598,7 +5802,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5610,7 +5814,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5623,7 +5827,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *WatchResponse) GetKind() string {
@@ -5670,7 +5874,7 @@ type ExportRequest struct {
 
 func (x *ExportRequest) Reset() {
 	*x = ExportRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5682,7 +5886,7 @@ func (x *ExportRequest) String() string {
 func (*ExportRequest) ProtoMessage() {}
 
 func (x *ExportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5695,7 +5899,7 @@ func (x *ExportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRequest.ProtoReflect.Descriptor instead.
 func (*ExportRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ExportRequest) GetSinceMs() int64 {
@@ -5714,7 +5918,7 @@ type ExportResponse struct {
 
 func (x *ExportResponse) Reset() {
 	*x = ExportResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5726,7 +5930,7 @@ func (x *ExportResponse) String() string {
 func (*ExportResponse) ProtoMessage() {}
 
 func (x *ExportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5739,7 +5943,7 @@ func (x *ExportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportResponse.ProtoReflect.Descriptor instead.
 func (*ExportResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ExportResponse) GetLine() []byte {
@@ -5758,7 +5962,7 @@ type AcceptRestoreRequest struct {
 
 func (x *AcceptRestoreRequest) Reset() {
 	*x = AcceptRestoreRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5770,7 +5974,7 @@ func (x *AcceptRestoreRequest) String() string {
 func (*AcceptRestoreRequest) ProtoMessage() {}
 
 func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5783,7 +5987,7 @@ func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreRequest.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *AcceptRestoreRequest) GetNote() string {
@@ -5802,7 +6006,7 @@ type AcceptRestoreResponse struct {
 
 func (x *AcceptRestoreResponse) Reset() {
 	*x = AcceptRestoreResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5814,7 +6018,7 @@ func (x *AcceptRestoreResponse) String() string {
 func (*AcceptRestoreResponse) ProtoMessage() {}
 
 func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5827,7 +6031,7 @@ func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreResponse.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *AcceptRestoreResponse) GetIncarnation() string {
@@ -5845,7 +6049,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5857,7 +6061,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5870,7 +6074,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{91}
 }
 
 type BackupResponse struct {
@@ -5883,7 +6087,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5895,7 +6099,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5908,7 +6112,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *BackupResponse) GetData() []byte {
@@ -5935,7 +6139,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5947,7 +6151,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5960,7 +6164,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Failure) GetCode() string {
@@ -6215,7 +6419,28 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06effect\x18\x02 \x01(\tR\x06effect\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x1a\n" +
-	"\bfindings\x18\x04 \x03(\tR\bfindings\"K\n" +
+	"\bfindings\x18\x04 \x03(\tR\bfindings\"4\n" +
+	"\x12ShowCatalogRequest\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\"\xc1\x01\n" +
+	"\x13ShowCatalogResponse\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1f\n" +
+	"\vreviewed_by\x18\x03 \x01(\tR\n" +
+	"reviewedBy\x12\x1f\n" +
+	"\vreviewed_ms\x18\x04 \x01(\x03R\n" +
+	"reviewedMs\x120\n" +
+	"\x05tools\x18\x05 \x03(\v2\x1a.sallyport.v1.ReviewedToolR\x05tools\"\x97\x01\n" +
+	"\fReviewedTool\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02as\x18\x02 \x01(\tR\x02as\x12\x16\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\x12\x16\n" +
+	"\x06repeat\x18\x04 \x01(\bR\x06repeat\x12!\n" +
+	"\frefuse_extra\x18\x05 \x01(\bR\vrefuseExtra\x12\x10\n" +
+	"\x03raw\x18\x06 \x01(\fR\x03raw\"K\n" +
 	"\x15TestConnectionRequest\x12\x1e\n" +
 	"\n" +
 	"connection\x18\x01 \x01(\tR\n" +
@@ -6460,7 +6685,7 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\x1d\n" +
 	"\aFailure\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\tR\x04code2\xfa\x16\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code2\xce\x17\n" +
 	"\bOperator\x12C\n" +
 	"\x06Status\x12\x1b.sallyport.v1.StatusRequest\x1a\x1c.sallyport.v1.StatusResponse\x12=\n" +
 	"\x04Plan\x12\x19.sallyport.v1.PlanRequest\x1a\x1a.sallyport.v1.PlanResponse\x12@\n" +
@@ -6484,7 +6709,8 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\aResolve\x12\x1c.sallyport.v1.ResolveRequest\x1a\x1d.sallyport.v1.ResolveResponse\x12C\n" +
 	"\x06Revoke\x12\x1b.sallyport.v1.RevokeRequest\x1a\x1c.sallyport.v1.RevokeResponse\x12F\n" +
 	"\aRestore\x12\x1c.sallyport.v1.RestoreRequest\x1a\x1d.sallyport.v1.RestoreResponse\x12R\n" +
-	"\vPullCatalog\x12 .sallyport.v1.PullCatalogRequest\x1a!.sallyport.v1.PullCatalogResponse\x12[\n" +
+	"\vPullCatalog\x12 .sallyport.v1.PullCatalogRequest\x1a!.sallyport.v1.PullCatalogResponse\x12R\n" +
+	"\vShowCatalog\x12 .sallyport.v1.ShowCatalogRequest\x1a!.sallyport.v1.ShowCatalogResponse\x12[\n" +
 	"\x0eTestConnection\x12#.sallyport.v1.TestConnectionRequest\x1a$.sallyport.v1.TestConnectionResponse\x12a\n" +
 	"\x10EnableConnection\x12%.sallyport.v1.EnableConnectionRequest\x1a&.sallyport.v1.EnableConnectionResponse\x12F\n" +
 	"\aPoolKey\x12\x1c.sallyport.v1.PoolKeyRequest\x1a\x1d.sallyport.v1.PoolKeyResponse\x12X\n" +
@@ -6512,7 +6738,7 @@ func file_sallyport_v1_operator_proto_rawDescGZIP() []byte {
 	return file_sallyport_v1_operator_proto_rawDescData
 }
 
-var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 91)
+var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
 var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),             // 0: sallyport.v1.StatusRequest
 	(*StatusResponse)(nil),            // 1: sallyport.v1.StatusResponse
@@ -6551,69 +6777,72 @@ var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*PullCatalogRequest)(nil),        // 34: sallyport.v1.PullCatalogRequest
 	(*PullCatalogResponse)(nil),       // 35: sallyport.v1.PullCatalogResponse
 	(*ProposedTool)(nil),              // 36: sallyport.v1.ProposedTool
-	(*TestConnectionRequest)(nil),     // 37: sallyport.v1.TestConnectionRequest
-	(*TestReport)(nil),                // 38: sallyport.v1.TestReport
-	(*TestStep)(nil),                  // 39: sallyport.v1.TestStep
-	(*TestConnectionResponse)(nil),    // 40: sallyport.v1.TestConnectionResponse
-	(*EnableConnectionRequest)(nil),   // 41: sallyport.v1.EnableConnectionRequest
-	(*EnableConnectionResponse)(nil),  // 42: sallyport.v1.EnableConnectionResponse
-	(*PoolKeyRequest)(nil),            // 43: sallyport.v1.PoolKeyRequest
-	(*PoolKeyResponse)(nil),           // 44: sallyport.v1.PoolKeyResponse
-	(*PutCredentialRequest)(nil),      // 45: sallyport.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 46: sallyport.v1.PutCredentialResponse
-	(*CredentialRow)(nil),             // 47: sallyport.v1.CredentialRow
-	(*ListCredentialsRequest)(nil),    // 48: sallyport.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 49: sallyport.v1.ListCredentialsResponse
-	(*RemoveCredentialRequest)(nil),   // 50: sallyport.v1.RemoveCredentialRequest
-	(*RemoveCredentialResponse)(nil),  // 51: sallyport.v1.RemoveCredentialResponse
-	(*SessionTicketRequest)(nil),      // 52: sallyport.v1.SessionTicketRequest
-	(*SessionTicketResponse)(nil),     // 53: sallyport.v1.SessionTicketResponse
-	(*GiveGrantRequest)(nil),          // 54: sallyport.v1.GiveGrantRequest
-	(*GiveGrantResponse)(nil),         // 55: sallyport.v1.GiveGrantResponse
-	(*RemoveGrantRequest)(nil),        // 56: sallyport.v1.RemoveGrantRequest
-	(*RemoveGrantResponse)(nil),       // 57: sallyport.v1.RemoveGrantResponse
-	(*GrantRow)(nil),                  // 58: sallyport.v1.GrantRow
-	(*ListGrantsRequest)(nil),         // 59: sallyport.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 60: sallyport.v1.ListGrantsResponse
-	(*ExplainRequest)(nil),            // 61: sallyport.v1.ExplainRequest
-	(*ExplainResponse)(nil),           // 62: sallyport.v1.ExplainResponse
-	(*SessionRow)(nil),                // 63: sallyport.v1.SessionRow
-	(*ListSessionsRequest)(nil),       // 64: sallyport.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),      // 65: sallyport.v1.ListSessionsResponse
-	(*CloseOwnedSessionRequest)(nil),  // 66: sallyport.v1.CloseOwnedSessionRequest
-	(*CloseOwnedSessionResponse)(nil), // 67: sallyport.v1.CloseOwnedSessionResponse
-	(*ConnectionRow)(nil),             // 68: sallyport.v1.ConnectionRow
-	(*ListConnectionsRequest)(nil),    // 69: sallyport.v1.ListConnectionsRequest
-	(*ListConnectionsResponse)(nil),   // 70: sallyport.v1.ListConnectionsResponse
-	(*ProfileRow)(nil),                // 71: sallyport.v1.ProfileRow
-	(*ProfileTool)(nil),               // 72: sallyport.v1.ProfileTool
-	(*ListProfilesRequest)(nil),       // 73: sallyport.v1.ListProfilesRequest
-	(*ListProfilesResponse)(nil),      // 74: sallyport.v1.ListProfilesResponse
-	(*Machine)(nil),                   // 75: sallyport.v1.Machine
-	(*ListMachinesRequest)(nil),       // 76: sallyport.v1.ListMachinesRequest
-	(*ListMachinesResponse)(nil),      // 77: sallyport.v1.ListMachinesResponse
-	(*RemoveMachineRequest)(nil),      // 78: sallyport.v1.RemoveMachineRequest
-	(*RemoveMachineResponse)(nil),     // 79: sallyport.v1.RemoveMachineResponse
-	(*EnrolRequest)(nil),              // 80: sallyport.v1.EnrolRequest
-	(*EnrolResponse)(nil),             // 81: sallyport.v1.EnrolResponse
-	(*WatchRequest)(nil),              // 82: sallyport.v1.WatchRequest
-	(*WatchResponse)(nil),             // 83: sallyport.v1.WatchResponse
-	(*ExportRequest)(nil),             // 84: sallyport.v1.ExportRequest
-	(*ExportResponse)(nil),            // 85: sallyport.v1.ExportResponse
-	(*AcceptRestoreRequest)(nil),      // 86: sallyport.v1.AcceptRestoreRequest
-	(*AcceptRestoreResponse)(nil),     // 87: sallyport.v1.AcceptRestoreResponse
-	(*BackupRequest)(nil),             // 88: sallyport.v1.BackupRequest
-	(*BackupResponse)(nil),            // 89: sallyport.v1.BackupResponse
-	(*Failure)(nil),                   // 90: sallyport.v1.Failure
+	(*ShowCatalogRequest)(nil),        // 37: sallyport.v1.ShowCatalogRequest
+	(*ShowCatalogResponse)(nil),       // 38: sallyport.v1.ShowCatalogResponse
+	(*ReviewedTool)(nil),              // 39: sallyport.v1.ReviewedTool
+	(*TestConnectionRequest)(nil),     // 40: sallyport.v1.TestConnectionRequest
+	(*TestReport)(nil),                // 41: sallyport.v1.TestReport
+	(*TestStep)(nil),                  // 42: sallyport.v1.TestStep
+	(*TestConnectionResponse)(nil),    // 43: sallyport.v1.TestConnectionResponse
+	(*EnableConnectionRequest)(nil),   // 44: sallyport.v1.EnableConnectionRequest
+	(*EnableConnectionResponse)(nil),  // 45: sallyport.v1.EnableConnectionResponse
+	(*PoolKeyRequest)(nil),            // 46: sallyport.v1.PoolKeyRequest
+	(*PoolKeyResponse)(nil),           // 47: sallyport.v1.PoolKeyResponse
+	(*PutCredentialRequest)(nil),      // 48: sallyport.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 49: sallyport.v1.PutCredentialResponse
+	(*CredentialRow)(nil),             // 50: sallyport.v1.CredentialRow
+	(*ListCredentialsRequest)(nil),    // 51: sallyport.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 52: sallyport.v1.ListCredentialsResponse
+	(*RemoveCredentialRequest)(nil),   // 53: sallyport.v1.RemoveCredentialRequest
+	(*RemoveCredentialResponse)(nil),  // 54: sallyport.v1.RemoveCredentialResponse
+	(*SessionTicketRequest)(nil),      // 55: sallyport.v1.SessionTicketRequest
+	(*SessionTicketResponse)(nil),     // 56: sallyport.v1.SessionTicketResponse
+	(*GiveGrantRequest)(nil),          // 57: sallyport.v1.GiveGrantRequest
+	(*GiveGrantResponse)(nil),         // 58: sallyport.v1.GiveGrantResponse
+	(*RemoveGrantRequest)(nil),        // 59: sallyport.v1.RemoveGrantRequest
+	(*RemoveGrantResponse)(nil),       // 60: sallyport.v1.RemoveGrantResponse
+	(*GrantRow)(nil),                  // 61: sallyport.v1.GrantRow
+	(*ListGrantsRequest)(nil),         // 62: sallyport.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 63: sallyport.v1.ListGrantsResponse
+	(*ExplainRequest)(nil),            // 64: sallyport.v1.ExplainRequest
+	(*ExplainResponse)(nil),           // 65: sallyport.v1.ExplainResponse
+	(*SessionRow)(nil),                // 66: sallyport.v1.SessionRow
+	(*ListSessionsRequest)(nil),       // 67: sallyport.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 68: sallyport.v1.ListSessionsResponse
+	(*CloseOwnedSessionRequest)(nil),  // 69: sallyport.v1.CloseOwnedSessionRequest
+	(*CloseOwnedSessionResponse)(nil), // 70: sallyport.v1.CloseOwnedSessionResponse
+	(*ConnectionRow)(nil),             // 71: sallyport.v1.ConnectionRow
+	(*ListConnectionsRequest)(nil),    // 72: sallyport.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),   // 73: sallyport.v1.ListConnectionsResponse
+	(*ProfileRow)(nil),                // 74: sallyport.v1.ProfileRow
+	(*ProfileTool)(nil),               // 75: sallyport.v1.ProfileTool
+	(*ListProfilesRequest)(nil),       // 76: sallyport.v1.ListProfilesRequest
+	(*ListProfilesResponse)(nil),      // 77: sallyport.v1.ListProfilesResponse
+	(*Machine)(nil),                   // 78: sallyport.v1.Machine
+	(*ListMachinesRequest)(nil),       // 79: sallyport.v1.ListMachinesRequest
+	(*ListMachinesResponse)(nil),      // 80: sallyport.v1.ListMachinesResponse
+	(*RemoveMachineRequest)(nil),      // 81: sallyport.v1.RemoveMachineRequest
+	(*RemoveMachineResponse)(nil),     // 82: sallyport.v1.RemoveMachineResponse
+	(*EnrolRequest)(nil),              // 83: sallyport.v1.EnrolRequest
+	(*EnrolResponse)(nil),             // 84: sallyport.v1.EnrolResponse
+	(*WatchRequest)(nil),              // 85: sallyport.v1.WatchRequest
+	(*WatchResponse)(nil),             // 86: sallyport.v1.WatchResponse
+	(*ExportRequest)(nil),             // 87: sallyport.v1.ExportRequest
+	(*ExportResponse)(nil),            // 88: sallyport.v1.ExportResponse
+	(*AcceptRestoreRequest)(nil),      // 89: sallyport.v1.AcceptRestoreRequest
+	(*AcceptRestoreResponse)(nil),     // 90: sallyport.v1.AcceptRestoreResponse
+	(*BackupRequest)(nil),             // 91: sallyport.v1.BackupRequest
+	(*BackupResponse)(nil),            // 92: sallyport.v1.BackupResponse
+	(*Failure)(nil),                   // 93: sallyport.v1.Failure
 }
 var file_sallyport_v1_operator_proto_depIdxs = []int32{
-	75, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
+	78, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
 	3,  // 1: sallyport.v1.PlanRequest.files:type_name -> sallyport.v1.ConfigFile
 	5,  // 2: sallyport.v1.PlanResponse.changes:type_name -> sallyport.v1.PlanChange
 	2,  // 3: sallyport.v1.PlanResponse.problems:type_name -> sallyport.v1.Problem
 	3,  // 4: sallyport.v1.ApplyRequest.files:type_name -> sallyport.v1.ConfigFile
 	5,  // 5: sallyport.v1.ApplyResponse.changes:type_name -> sallyport.v1.PlanChange
-	38, // 6: sallyport.v1.ApplyResponse.tests:type_name -> sallyport.v1.TestReport
+	41, // 6: sallyport.v1.ApplyResponse.tests:type_name -> sallyport.v1.TestReport
 	2,  // 7: sallyport.v1.ApplyResponse.problems:type_name -> sallyport.v1.Problem
 	9,  // 8: sallyport.v1.ListCallsResponse.calls:type_name -> sallyport.v1.CallRow
 	9,  // 9: sallyport.v1.ShowCallResponse.call:type_name -> sallyport.v1.CallRow
@@ -6629,93 +6858,96 @@ var file_sallyport_v1_operator_proto_depIdxs = []int32{
 	9,  // 19: sallyport.v1.ResolveResponse.call:type_name -> sallyport.v1.CallRow
 	31, // 20: sallyport.v1.ListSwitchesResponse.switches:type_name -> sallyport.v1.SwitchRow
 	36, // 21: sallyport.v1.PullCatalogResponse.proposed:type_name -> sallyport.v1.ProposedTool
-	39, // 22: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
-	38, // 23: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	38, // 24: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	47, // 25: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
-	58, // 26: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
-	63, // 27: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
-	68, // 28: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
-	72, // 29: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
-	71, // 30: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
-	75, // 31: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
-	0,  // 32: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
-	4,  // 33: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
-	7,  // 34: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
-	10, // 35: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
-	12, // 36: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
-	15, // 37: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
-	18, // 38: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
-	20, // 39: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
-	64, // 40: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
-	66, // 41: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
-	69, // 42: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
-	73, // 43: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
-	59, // 44: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
-	76, // 45: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
-	78, // 46: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
-	32, // 47: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
-	82, // 48: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
-	22, // 49: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
-	25, // 50: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
-	27, // 51: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
-	29, // 52: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
-	34, // 53: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
-	37, // 54: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
-	41, // 55: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
-	43, // 56: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
-	45, // 57: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
-	48, // 58: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
-	50, // 59: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
-	52, // 60: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
-	54, // 61: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
-	56, // 62: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
-	61, // 63: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
-	80, // 64: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
-	84, // 65: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
-	86, // 66: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
-	88, // 67: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
-	1,  // 68: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
-	6,  // 69: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
-	8,  // 70: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
-	11, // 71: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
-	14, // 72: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
-	16, // 73: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
-	19, // 74: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
-	21, // 75: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
-	65, // 76: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
-	67, // 77: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
-	70, // 78: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
-	74, // 79: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
-	60, // 80: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
-	77, // 81: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
-	79, // 82: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
-	33, // 83: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
-	83, // 84: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
-	24, // 85: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
-	26, // 86: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
-	28, // 87: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
-	30, // 88: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
-	35, // 89: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
-	40, // 90: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
-	42, // 91: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
-	44, // 92: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
-	46, // 93: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
-	49, // 94: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
-	51, // 95: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
-	53, // 96: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
-	55, // 97: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
-	57, // 98: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
-	62, // 99: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
-	81, // 100: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
-	85, // 101: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
-	87, // 102: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
-	89, // 103: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
-	68, // [68:104] is the sub-list for method output_type
-	32, // [32:68] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	39, // 22: sallyport.v1.ShowCatalogResponse.tools:type_name -> sallyport.v1.ReviewedTool
+	42, // 23: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
+	41, // 24: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	41, // 25: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	50, // 26: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
+	61, // 27: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
+	66, // 28: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
+	71, // 29: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
+	75, // 30: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
+	74, // 31: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
+	78, // 32: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
+	0,  // 33: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
+	4,  // 34: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
+	7,  // 35: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
+	10, // 36: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
+	12, // 37: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
+	15, // 38: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
+	18, // 39: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
+	20, // 40: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
+	67, // 41: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
+	69, // 42: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
+	72, // 43: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
+	76, // 44: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
+	62, // 45: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
+	79, // 46: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
+	81, // 47: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
+	32, // 48: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
+	85, // 49: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
+	22, // 50: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
+	25, // 51: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
+	27, // 52: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
+	29, // 53: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
+	34, // 54: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
+	37, // 55: sallyport.v1.Operator.ShowCatalog:input_type -> sallyport.v1.ShowCatalogRequest
+	40, // 56: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
+	44, // 57: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
+	46, // 58: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
+	48, // 59: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
+	51, // 60: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
+	53, // 61: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
+	55, // 62: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
+	57, // 63: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
+	59, // 64: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
+	64, // 65: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
+	83, // 66: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
+	87, // 67: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
+	89, // 68: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
+	91, // 69: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
+	1,  // 70: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
+	6,  // 71: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
+	8,  // 72: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
+	11, // 73: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
+	14, // 74: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
+	16, // 75: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
+	19, // 76: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
+	21, // 77: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
+	68, // 78: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
+	70, // 79: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
+	73, // 80: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
+	77, // 81: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
+	63, // 82: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
+	80, // 83: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
+	82, // 84: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
+	33, // 85: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
+	86, // 86: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
+	24, // 87: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
+	26, // 88: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
+	28, // 89: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
+	30, // 90: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
+	35, // 91: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
+	38, // 92: sallyport.v1.Operator.ShowCatalog:output_type -> sallyport.v1.ShowCatalogResponse
+	43, // 93: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
+	45, // 94: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
+	47, // 95: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
+	49, // 96: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
+	52, // 97: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
+	54, // 98: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
+	56, // 99: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
+	58, // 100: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
+	60, // 101: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
+	65, // 102: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
+	84, // 103: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
+	88, // 104: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
+	90, // 105: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
+	92, // 106: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
+	70, // [70:107] is the sub-list for method output_type
+	33, // [33:70] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_operator_proto_init() }
@@ -6729,7 +6961,7 @@ func file_sallyport_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_operator_proto_rawDesc), len(file_sallyport_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   91,
+			NumMessages:   94,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

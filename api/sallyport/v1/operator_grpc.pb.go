@@ -41,6 +41,7 @@ const (
 	Operator_Revoke_FullMethodName            = "/sallyport.v1.Operator/Revoke"
 	Operator_Restore_FullMethodName           = "/sallyport.v1.Operator/Restore"
 	Operator_PullCatalog_FullMethodName       = "/sallyport.v1.Operator/PullCatalog"
+	Operator_ShowCatalog_FullMethodName       = "/sallyport.v1.Operator/ShowCatalog"
 	Operator_TestConnection_FullMethodName    = "/sallyport.v1.Operator/TestConnection"
 	Operator_EnableConnection_FullMethodName  = "/sallyport.v1.Operator/EnableConnection"
 	Operator_PoolKey_FullMethodName           = "/sallyport.v1.Operator/PoolKey"
@@ -90,6 +91,8 @@ type OperatorClient interface {
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
 	Restore(ctx context.Context, in *RestoreRequest, opts ...grpc.CallOption) (*RestoreResponse, error)
 	PullCatalog(ctx context.Context, in *PullCatalogRequest, opts ...grpc.CallOption) (*PullCatalogResponse, error)
+	// ShowCatalog is what a reviewer let in of a connection: the exact bytes that models read.
+	ShowCatalog(ctx context.Context, in *ShowCatalogRequest, opts ...grpc.CallOption) (*ShowCatalogResponse, error)
 	TestConnection(ctx context.Context, in *TestConnectionRequest, opts ...grpc.CallOption) (*TestConnectionResponse, error)
 	EnableConnection(ctx context.Context, in *EnableConnectionRequest, opts ...grpc.CallOption) (*EnableConnectionResponse, error)
 	PoolKey(ctx context.Context, in *PoolKeyRequest, opts ...grpc.CallOption) (*PoolKeyResponse, error)
@@ -346,6 +349,16 @@ func (c *operatorClient) PullCatalog(ctx context.Context, in *PullCatalogRequest
 	return out, nil
 }
 
+func (c *operatorClient) ShowCatalog(ctx context.Context, in *ShowCatalogRequest, opts ...grpc.CallOption) (*ShowCatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ShowCatalogResponse)
+	err := c.cc.Invoke(ctx, Operator_ShowCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorClient) TestConnection(ctx context.Context, in *TestConnectionRequest, opts ...grpc.CallOption) (*TestConnectionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TestConnectionResponse)
@@ -537,6 +550,8 @@ type OperatorServer interface {
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	Restore(context.Context, *RestoreRequest) (*RestoreResponse, error)
 	PullCatalog(context.Context, *PullCatalogRequest) (*PullCatalogResponse, error)
+	// ShowCatalog is what a reviewer let in of a connection: the exact bytes that models read.
+	ShowCatalog(context.Context, *ShowCatalogRequest) (*ShowCatalogResponse, error)
 	TestConnection(context.Context, *TestConnectionRequest) (*TestConnectionResponse, error)
 	EnableConnection(context.Context, *EnableConnectionRequest) (*EnableConnectionResponse, error)
 	PoolKey(context.Context, *PoolKeyRequest) (*PoolKeyResponse, error)
@@ -629,6 +644,9 @@ func (UnimplementedOperatorServer) Restore(context.Context, *RestoreRequest) (*R
 }
 func (UnimplementedOperatorServer) PullCatalog(context.Context, *PullCatalogRequest) (*PullCatalogResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PullCatalog not implemented")
+}
+func (UnimplementedOperatorServer) ShowCatalog(context.Context, *ShowCatalogRequest) (*ShowCatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ShowCatalog not implemented")
 }
 func (UnimplementedOperatorServer) TestConnection(context.Context, *TestConnectionRequest) (*TestConnectionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TestConnection not implemented")
@@ -1082,6 +1100,24 @@ func _Operator_PullCatalog_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_ShowCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ShowCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ShowCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ShowCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ShowCatalog(ctx, req.(*ShowCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Operator_TestConnection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TestConnectionRequest)
 	if err := dec(in); err != nil {
@@ -1410,6 +1446,10 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PullCatalog",
 			Handler:    _Operator_PullCatalog_Handler,
+		},
+		{
+			MethodName: "ShowCatalog",
+			Handler:    _Operator_ShowCatalog_Handler,
 		},
 		{
 			MethodName: "TestConnection",

@@ -68,6 +68,8 @@ const (
 	OperatorRestoreProcedure = "/sallyport.v1.Operator/Restore"
 	// OperatorPullCatalogProcedure is the procedure name of the Operator's PullCatalog RPC.
 	OperatorPullCatalogProcedure = "/sallyport.v1.Operator/PullCatalog"
+	// OperatorShowCatalogProcedure is the procedure name of the Operator's ShowCatalog RPC.
+	OperatorShowCatalogProcedure = "/sallyport.v1.Operator/ShowCatalog"
 	// OperatorTestConnectionProcedure is the procedure name of the Operator's TestConnection RPC.
 	OperatorTestConnectionProcedure = "/sallyport.v1.Operator/TestConnection"
 	// OperatorEnableConnectionProcedure is the procedure name of the Operator's EnableConnection RPC.
@@ -253,6 +255,13 @@ var (
 			Procedure:  OperatorPullCatalogProcedure,
 		}
 	})
+	operatorShowCatalogSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("ShowCatalog"),
+			Procedure:  OperatorShowCatalogProcedure,
+		}
+	})
 	operatorTestConnectionSpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType: connect.StreamTypeUnary,
@@ -381,6 +390,8 @@ type OperatorClient interface {
 	Revoke(context.Context, *v1.RevokeRequest) (*v1.RevokeResponse, error)
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
 	PullCatalog(context.Context, *v1.PullCatalogRequest) (*v1.PullCatalogResponse, error)
+	// ShowCatalog is what a reviewer let in of a connection: the exact bytes that models read.
+	ShowCatalog(context.Context, *v1.ShowCatalogRequest) (*v1.ShowCatalogResponse, error)
 	TestConnection(context.Context, *v1.TestConnectionRequest) (*v1.TestConnectionResponse, error)
 	EnableConnection(context.Context, *v1.EnableConnectionRequest) (*v1.EnableConnectionResponse, error)
 	PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error)
@@ -494,6 +505,8 @@ type OperatorHandler interface {
 	Revoke(context.Context, *v1.RevokeRequest) (*v1.RevokeResponse, error)
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
 	PullCatalog(context.Context, *v1.PullCatalogRequest) (*v1.PullCatalogResponse, error)
+	// ShowCatalog is what a reviewer let in of a connection: the exact bytes that models read.
+	ShowCatalog(context.Context, *v1.ShowCatalogRequest) (*v1.ShowCatalogResponse, error)
 	TestConnection(context.Context, *v1.TestConnectionRequest) (*v1.TestConnectionResponse, error)
 	EnableConnection(context.Context, *v1.EnableConnectionRequest) (*v1.EnableConnectionResponse, error)
 	PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error)
@@ -539,6 +552,7 @@ func RegisterOperatorHandler(server *connect.Server, svc OperatorHandler) {
 		connect.Method{Spec: operatorRevokeSpec(), Handler: adapter.revoke},
 		connect.Method{Spec: operatorRestoreSpec(), Handler: adapter.restore},
 		connect.Method{Spec: operatorPullCatalogSpec(), Handler: adapter.pullCatalog},
+		connect.Method{Spec: operatorShowCatalogSpec(), Handler: adapter.showCatalog},
 		connect.Method{Spec: operatorTestConnectionSpec(), Handler: adapter.testConnection},
 		connect.Method{Spec: operatorEnableConnectionSpec(), Handler: adapter.enableConnection},
 		connect.Method{Spec: operatorPoolKeySpec(), Handler: adapter.poolKey},
@@ -690,6 +704,10 @@ func (UnimplementedOperatorHandler) Restore(context.Context, *v1.RestoreRequest)
 
 func (UnimplementedOperatorHandler) PullCatalog(context.Context, *v1.PullCatalogRequest) (*v1.PullCatalogResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.PullCatalog is not implemented")
+}
+
+func (UnimplementedOperatorHandler) ShowCatalog(context.Context, *v1.ShowCatalogRequest) (*v1.ShowCatalogResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.ShowCatalog is not implemented")
 }
 
 func (UnimplementedOperatorHandler) TestConnection(context.Context, *v1.TestConnectionRequest) (*v1.TestConnectionResponse, error) {
@@ -923,6 +941,14 @@ func (c *operatorClient) Restore(ctx context.Context, req *v1.RestoreRequest) (*
 func (c *operatorClient) PullCatalog(ctx context.Context, req *v1.PullCatalogRequest) (*v1.PullCatalogResponse, error) {
 	var res v1.PullCatalogResponse
 	if err := c.client.CallUnary(ctx, operatorPullCatalogSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) ShowCatalog(ctx context.Context, req *v1.ShowCatalogRequest) (*v1.ShowCatalogResponse, error) {
+	var res v1.ShowCatalogResponse
+	if err := c.client.CallUnary(ctx, operatorShowCatalogSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -1296,6 +1322,18 @@ func (h operatorHandler) pullCatalog(ctx context.Context, _ connect.Spec, stream
 		return err
 	}
 	res, err := h.svc.PullCatalog(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) showCatalog(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ShowCatalogRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ShowCatalog(ctx, &req)
 	if err != nil {
 		return err
 	}
