@@ -8,8 +8,8 @@ import (
 	"sallyport.dev/errs"
 )
 
-const callColumns = `seq, id, org, session, record, record_digest, epoch, host, shim, harness_call, trace, progress, timeout_ms, owner, profile, name,
-connection, tool, effect, repeat, client, twin, args_digest, retry_of, admitted_at, state, attempt, lease, expires_at, authority_kind, authority_id,
+const callColumns = `seq, id, org, session, record, record_digest, epoch, host, shim, harness_call, trace, progress, timeout_ms, owner, profile, profile_version, name,
+connection, revision, catalog, tool, effect, repeat, client, twin, args_digest, retry_of, admitted_at, state, attempt, lease, expires_at, authority_kind, authority_id,
 subject, account, binding, intent, worker, run, started_at, rounds, transport, protocol, tool_result, http_status, rpc_code, failure, bytes, code,
 reason, delivery, gone, cancel, decided_at, settled_at, retried_by, resolved_by, note, records`
 
@@ -27,7 +27,7 @@ type callRow struct {
 func scanCall(r row) (*callRow, error) {
 	c := &callRow{}
 	err := r.scan(&c.seq, &c.ID, &c.Org, &c.Session, &c.Record, &c.RecordDigest, &c.Epoch, &c.Host, &c.Shim, &c.HarnessCall, &c.Trace, &c.Progress,
-		&c.TimeoutMS, &c.Owner, &c.Profile, &c.Name, &c.Connection, &c.Tool, &c.Effect, &c.Repeat, &c.Client, &c.Twin, &c.ArgsDigest, &c.RetryOf,
+		&c.TimeoutMS, &c.Owner, &c.Profile, &c.ProfileVersion, &c.Name, &c.Connection, &c.Revision, &c.Catalog, &c.Tool, &c.Effect, &c.Repeat, &c.Client, &c.Twin, &c.ArgsDigest, &c.RetryOf,
 		&c.AdmittedAt, &c.State, &c.Attempt, &c.Lease, &c.ExpiresAt, &c.Authority.Kind, &c.Authority.ID, &c.Subject, &c.Account, &c.Binding, &c.Intent,
 		&c.Worker, &c.Run, &c.StartedAt, &c.Rounds, &c.Transport, &c.Protocol, &c.ToolResult, &c.HTTPStatus, &c.RPCCode, &c.Failure, &c.Bytes, &c.Code,
 		&c.Reason, &c.Delivery, &c.Gone, &c.Cancel, &c.DecidedAt, &c.SettledAt, &c.RetriedBy, &c.ResolvedBy, &c.Note, &c.records)
@@ -38,7 +38,7 @@ var sqlInsertCall = `INSERT INTO calls (` + callColumns + `, unread) VALUES (` +
 
 func (t *tx) insertCall(c *callRow) error {
 	_, err := t.exec(sqlInsertCall, c.seq, c.ID, c.Org, c.Session, c.Record, c.RecordDigest, c.Epoch, c.Host, c.Shim, c.HarnessCall, c.Trace, c.Progress,
-		c.TimeoutMS, string(c.Owner), c.Profile, c.Name, c.Connection, c.Tool, string(c.Effect), c.Repeat, c.Client, c.Twin, c.ArgsDigest, c.RetryOf,
+		c.TimeoutMS, string(c.Owner), c.Profile, c.ProfileVersion, c.Name, c.Connection, c.Revision, c.Catalog, c.Tool, string(c.Effect), c.Repeat, c.Client, c.Twin, c.ArgsDigest, c.RetryOf,
 		c.AdmittedAt, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account, c.Binding, c.Intent,
 		c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult), c.HTTPStatus, c.RPCCode, string(c.Failure),
 		c.Bytes, string(c.Code), c.Reason, string(c.Delivery), c.Gone, c.Cancel, c.DecidedAt, c.SettledAt, c.RetriedBy, string(c.ResolvedBy), c.Note, c.records, c.unread())

@@ -38,6 +38,7 @@ func Run(t *testing.T, open func(t *testing.T) Stores) {
 		{"admission is guarded", testAdmitGuard},
 		{"a record may stand for another call", testAlias},
 		{"an allowed read is one insert", testAdmitRead},
+		{"a call keeps what it is bound to", testBinding},
 		{"questions are bounded", testAdmitBusy},
 		{"twins are seen", testTwins},
 		{"only rows of the state table", testLegal},
@@ -68,6 +69,7 @@ func Run(t *testing.T, open func(t *testing.T) Stores) {
 		{"concurrent barriers take one unit each", testConcurrentCounters},
 		{"concurrent decisions: one closes", testConcurrentDecisions},
 		{"concurrent barriers: one commits", testConcurrentCommit},
+		{"histories are those of one call", testHistory},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, newFixture(t, open(t))) })
 	}
