@@ -68,7 +68,7 @@ func TestGateInAClosedSandbox(t *testing.T) {
 	}()
 	t.Cleanup(func() { ln.Close(); <-served })
 
-	change, args := closed(t, append(gateArgs(h, true, "--"), self(t, "talk")...))
+	change, args := closed(t, append(gateArgs(h, true, "--port", "4199", "--"), self(t, "talk")...))
 	r := start(t, change, args...)
 	g := seen(t, h, gates(1)).Gates[0]
 	if g.Build != "test" {

@@ -122,7 +122,7 @@ func play(role string, args []string) int {
 			if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
 				return 0
 			}
-			c, err := net.Dial("tcp", "127.0.0.1:4180")
+			c, err := net.Dial("tcp", "127.0.0.1:4199")
 			if err != nil {
 				fmt.Println("talk:", err)
 				continue
