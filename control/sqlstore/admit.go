@@ -11,6 +11,15 @@ import (
 
 var _ call.Store = (*Store)(nil)
 
+const (
+	sqlRecordOf  = "SELECT id, record_digest FROM calls WHERE id = ?"
+	sqlAliasOf   = "SELECT call, record_digest FROM aliases WHERE id = ?"
+	sqlCounter   = "SELECT start, calls, bytes FROM counters WHERE key = ?"
+	sqlTwinMark  = "SELECT coalesce(max(seq), 0) FROM calls WHERE twin = ?"
+	sqlAsked     = "SELECT count(*) FROM questions WHERE session = ? AND state = 'open' AND kind <> 'uncertain'"
+	sqlUncertain = "SELECT 1 FROM calls WHERE state = 'uncertain' AND effect = 'write' AND owner = ? AND connection = ? AND tool = ? AND id <> ? LIMIT 1"
+)
+
 // Admit inserts the one row of (session, record).
 func (s *Store) Admit(ctx context.Context, a *call.Admission) (call.Admitted, error) {
 	if err := legal(journal.None, a.Call.State, a.Steps); err != nil {
@@ -103,9 +112,9 @@ func (t *tx) admit(a *call.Admission, bodies []sealedBody) (call.Admitted, []who
 func (t *tx) journaled(id string, digest control.Digest, host string) (call.Result, []whole, error) {
 	var target string
 	var earlier control.Digest
-	found, err := t.row("SELECT id, record_digest FROM calls WHERE id = ?", []any{id}, &target, &earlier)
+	found, err := t.row(sqlRecordOf, []any{id}, &target, &earlier)
 	if err == nil && !found {
-		found, err = t.row("SELECT call, record_digest FROM aliases WHERE id = ?", []any{id}, &target, &earlier)
+		found, err = t.row(sqlAliasOf, []any{id}, &target, &earlier)
 	}
 	if err != nil || !found {
 		return "", nil, err
@@ -230,7 +239,7 @@ func (t *tx) mayAsk(q *control.Question, most int) (call.Result, error) {
 		return call.Done, nil
 	}
 	var open int
-	if _, err := t.row("SELECT count(*) FROM questions WHERE session = ? AND state = 'open' AND kind <> 'uncertain'", []any{q.Session}, &open); err != nil {
+	if _, err := t.row(sqlAsked, []any{q.Session}, &open); err != nil {
 		return "", err
 	}
 	if open >= most {
@@ -256,8 +265,7 @@ func (t *tx) world(g *call.Guard, id string) (call.World, error) {
 	}
 	if g.Suspending {
 		var err error
-		w.Uncertain, err = t.row("SELECT 1 FROM calls WHERE state = 'uncertain' AND effect = 'write' AND owner = ? AND connection = ? AND tool = ? AND id <> ? LIMIT 1",
-			[]any{string(g.Owner), g.Connection, g.Tool, id}, new(int))
+		w.Uncertain, err = t.row(sqlUncertain, []any{string(g.Owner), g.Connection, g.Tool, id}, new(int))
 		if err != nil {
 			return w, err
 		}
@@ -276,7 +284,7 @@ func (t *tx) world(g *call.Guard, id string) (call.World, error) {
 func (c *conn) usage(take call.Take, now int64) (call.Usage, error) {
 	var u call.Usage
 	var start int64
-	found, err := c.row("SELECT start, calls, bytes FROM counters WHERE key = ?", []any{take.Key}, &start, &u.Calls, &u.Bytes)
+	found, err := c.row(sqlCounter, []any{take.Key}, &start, &u.Calls, &u.Bytes)
 	if err != nil || !found || start != take.Window(fromMillis(now)) {
 		return call.Usage{}, err
 	}
@@ -301,7 +309,7 @@ func (t *tx) take(takes []call.Take) error {
 // twinMark is the place of the newest call of a twin.
 func (c *conn) twinMark(twin control.Digest) (int64, error) {
 	var mark int64
-	_, err := c.row("SELECT coalesce(max(seq), 0) FROM calls WHERE twin = ?", []any{twin}, &mark)
+	_, err := c.row(sqlTwinMark, []any{twin}, &mark)
 	return mark, err
 }
 

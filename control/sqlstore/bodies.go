@@ -148,11 +148,16 @@ func (t *tx) dropBodies(seq int64) error {
 	return err
 }
 
+const (
+	sqlBodiesOf = "SELECT key, parts, part, sealed FROM bodies WHERE key BETWEEN ? AND ?"
+	sqlPartsOf  = "SELECT data FROM body_parts WHERE id = ? ORDER BY no"
+)
+
 // sealedOf reads a call's sealed bodies. They are opened outside the connection ([Store.fill]).
 func (c *conn) sealedOf(seq int64) (map[bodyKind][]byte, error) {
 	out := map[bodyKind][]byte{}
 	parts := map[bodyKind]string{}
-	err := c.rows("SELECT key, parts, part, sealed FROM bodies WHERE key BETWEEN ? AND ?", []any{bodyKind(0).key(seq), (bodyKinds - 1).key(seq)}, func(r row) error {
+	err := c.rows(sqlBodiesOf, []any{bodyKind(0).key(seq), (bodyKinds - 1).key(seq)}, func(r row) error {
 		var key, n int64
 		var part string
 		var sealed []byte
@@ -171,7 +176,7 @@ func (c *conn) sealedOf(seq int64) (map[bodyKind][]byte, error) {
 	}
 	for kind, part := range parts {
 		whole := []byte{}
-		err := c.rows("SELECT data FROM body_parts WHERE id = ? ORDER BY no", []any{part}, func(r row) error {
+		err := c.rows(sqlPartsOf, []any{part}, func(r row) error {
 			var data []byte
 			err := r.scan(&data)
 			whole = append(whole, data...)

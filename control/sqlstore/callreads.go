@@ -66,9 +66,11 @@ func (s *Store) manyBare(ctx context.Context, sql string, args ...any) ([]*callR
 	return rows, err
 }
 
+const sqlOpenCalls = `SELECT ` + callColumns + ` FROM calls WHERE session = ? AND unread = 1 ORDER BY seq`
+
 // OpenCalls returns what is not over, or not read.
 func (s *Store) OpenCalls(ctx context.Context, session string) ([]*control.Call, error) {
-	return s.manyWhole(ctx, `SELECT `+callColumns+` FROM calls WHERE session = ? AND unread = 1 ORDER BY seq`, session)
+	return s.manyWhole(ctx, sqlOpenCalls, session)
 }
 
 const sqlTwins = `SELECT ` + callColumns + ` FROM calls WHERE twin = ? AND (state IN (` + unfinishedStates + `, 'uncertain', 'rejected')
@@ -97,8 +99,7 @@ func (s *Store) Suspended(ctx context.Context, owner control.Person, connection,
 	var out bool
 	err := s.read(ctx, func(c *conn) error {
 		var err error
-		out, err = c.row("SELECT 1 FROM calls WHERE state = 'uncertain' AND effect = 'write' AND owner = ? AND connection = ? AND tool = ? LIMIT 1",
-			[]any{string(owner), connection, tool}, new(int))
+		out, err = c.row(sqlUncertain, []any{string(owner), connection, tool, ""}, new(int))
 		return err
 	})
 	return out, err

@@ -103,7 +103,7 @@ WHERE o.connection = n.connection AND o.subject = n.subject) ORDER BY connection
 
 // newest returns the number and state of the newest version of a credential, 0 for none.
 func (t *tx) newest(connection, subject string) (version int64, state control.CredentialState, err error) {
-	_, err = t.row("SELECT version, state FROM credentials WHERE connection = ? AND subject = ? ORDER BY version DESC LIMIT 1", []any{connection, subject}, &version, &state)
+	_, err = t.row(sqlCredentialFact, []any{connection, subject}, &version, &state)
 	return version, state, err
 }
 

@@ -60,13 +60,18 @@ func (f *facts) drop() {
 	clear(f.credentials)
 }
 
+const (
+	sqlSessionFact    = "SELECT state, epoch FROM sessions WHERE id = ?"
+	sqlCredentialFact = "SELECT version, state FROM credentials WHERE connection = ? AND subject = ? ORDER BY version DESC LIMIT 1"
+)
+
 func (t *tx) sessionFact(id string) (sessionFact, error) {
 	f := &t.s.facts
 	if in, ok := f.sessions[id]; ok {
 		return in, nil
 	}
 	var in sessionFact
-	if _, err := t.row("SELECT state, epoch FROM sessions WHERE id = ?", []any{id}, &in.state, &in.epoch); err != nil {
+	if _, err := t.row(sqlSessionFact, []any{id}, &in.state, &in.epoch); err != nil {
 		return in, err
 	}
 	if !f.dirty {
@@ -85,8 +90,7 @@ func (t *tx) credentialFact(connection, subject string) (credentialFact, error) 
 		return c, nil
 	}
 	var c credentialFact
-	if _, err := t.row("SELECT version, state FROM credentials WHERE connection = ? AND subject = ? ORDER BY version DESC LIMIT 1",
-		[]any{connection, subject}, &c.version, &c.state); err != nil {
+	if _, err := t.row(sqlCredentialFact, []any{connection, subject}, &c.version, &c.state); err != nil {
 		return c, err
 	}
 	if !f.dirty {

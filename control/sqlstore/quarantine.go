@@ -11,10 +11,11 @@ import (
 	"sallyport.dev/errs"
 )
 
-// History returns which history the store is in.
+// History returns which history the store is in, as far as it is on stable storage: what hosts and workers are told to remember must never be more
+// than what survives a power failure.
 func (s *Store) History(context.Context) (revocation.History, error) {
-	v := s.view.Load()
-	return revocation.History{Incarnation: v.incarnation, Counter: v.counter, Quarantine: v.quarantine}, nil
+	h := s.Health()
+	return revocation.History{Incarnation: h.Incarnation, Counter: h.Counter, Quarantine: h.Quarantine}, nil
 }
 
 // Remember takes what somebody else remembers of the store (the highwater file, a host, a worker) and enters quarantine when that is more than

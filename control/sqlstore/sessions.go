@@ -175,10 +175,12 @@ func (s *Store) CloseSession(ctx context.Context, id string, epoch int64, by, re
 	})
 }
 
+const sqlSessionSeen = "UPDATE sessions SET seen_at = ? WHERE id = ?"
+
 // SessionSeen records that a host still serves a session.
 func (s *Store) SessionSeen(id string) {
 	s.queue.ride(func(t *tx) error {
-		_, err := t.exec("UPDATE sessions SET seen_at = ? WHERE id = ?", t.now, id)
+		_, err := t.exec(sqlSessionSeen, t.now, id)
 		return err
 	})
 }

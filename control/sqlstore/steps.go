@@ -293,12 +293,14 @@ func (t *tx) deliver(d call.Delivered) error {
 	return t.updateCall(c)
 }
 
+const sqlLeave = "UPDATE questions SET state = ?, closed_at = ? WHERE call = ? AND state IN ('open', 'approved')"
+
 // leave closes the question that a call waited for.
 func (t *tx) leave(id string, from journal.State, event journal.Event) error {
 	if !from.Waits() && from != journal.Approved {
 		return nil
 	}
-	_, err := t.exec("UPDATE questions SET state = ?, closed_at = ? WHERE call = ? AND state IN ('open', 'approved')", string(call.QuestionEnd(event)), t.now, id)
+	_, err := t.exec(sqlLeave, string(call.QuestionEnd(event)), t.now, id)
 	return err
 }
 

@@ -40,12 +40,13 @@ func openTest(t testing.TB, opts Options) *Store {
 	return s
 }
 
-// putCredential stores a credential as it is, whatever its version.
+// putCredential stores a credential as it is, whatever its version. As every change of a credential it makes the next generation.
 func (s *Store) putCredential(c control.Credential) error {
 	return s.do(context.Background(), durable, func(t *tx) error {
 		if _, err := t.exec("DELETE FROM credentials WHERE connection = ? AND subject = ?", c.Connection, c.Subject); err != nil {
 			return err
 		}
+		t.bump()
 		return t.insertCredential(&c)
 	})
 }
