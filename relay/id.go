@@ -2,7 +2,9 @@ package relay
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base32"
+	"encoding/binary"
 	"strings"
 
 	"sallyport.dev/errs"
@@ -35,6 +37,18 @@ func ValidID(s string) bool {
 	// 26 characters carry 130 bits: the last two are zero in the canonical form.
 	last := strings.IndexByte(alphabet, s[IDLength-1])
 	return last&3 == 0
+}
+
+// CallID is the id under which control knows the call that a session's record makes: the first 128 bits of SHA-256 over "sallyport call id v1\n"
+// and both parts, each prefixed by its length as 8 bytes, big-endian. It is what the model passes to the tool that waits.
+func CallID(session, record string) string {
+	h := sha256.New()
+	h.Write([]byte("sallyport call id v1\n"))
+	for _, part := range []string{session, record} {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	return encoding.EncodeToString(h.Sum(nil)[:16])
 }
 
 var idByte = func() (t [256]bool) {

@@ -28,6 +28,16 @@ func TestNewID(t *testing.T) {
 	}
 }
 
+// The same two parts give control the same id: the vector was made by its own function.
+func TestCallID(t *testing.T) {
+	if got := CallID("aaaaaaaaaaaaaaaaaaaaaaaaaa", "mfrggzdfmztwq2lknnwg23tpoa"); got != "byesr4magbdocjtwibdgxaricm" || !ValidID(got) {
+		t.Errorf("got %s", got)
+	}
+	if CallID("ab", "c") == CallID("a", "bc") {
+		t.Error("two pairs share an id")
+	}
+}
+
 // Whatever a writer is given, what it writes is read back as the same, and nothing given can spell a member of its own.
 func TestCallRoundTrip(t *testing.T) {
 	text := rapid.StringOfN(rapid.Rune(), 0, 30, MaxToolName)

@@ -49,7 +49,7 @@ func (s *session) expire(c *call) {
 		return
 	}
 	sent := c.sent
-	s.conclude(c, expiredText(c))
+	s.conclude(c, expiredText(s.id, c))
 	if sent && s.calls[c.id] == nil {
 		// Nobody waits for it any more: it lives on as after a closed pipe.
 		s.send(item{what: sendCancel, id: c.id, why: sallyportv1.CancelWhy_CANCEL_WHY_CLOSED})

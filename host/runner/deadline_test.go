@@ -181,11 +181,11 @@ func TestDeadlineOfACallThatWasSent(t *testing.T) {
 			inBubble(t, func(x *clock) {
 				id := x.call(time.Minute)
 				k := x.find(id)
-				want := []string{"may or may not run", "(outcome_uncertain)", "Do not repeat it"}
+				want := []string{"may or may not run", ", outcome_uncertain)", "Do not repeat it"}
 				if journaled {
 					k.Journal()
 					synctest.Wait()
-					want = []string{"was recorded", "(still_running)", "Do not repeat it"}
+					want = []string{"was recorded", ", still_running)", "Do not repeat it", relay.CallID(x.session.ID, id)}
 				}
 				if lost {
 					x.lose()
@@ -235,7 +235,7 @@ func TestDeadlineOverARestart(t *testing.T) {
 			t.Errorf("attached %d times", k.State().Attached)
 		}
 		// Its name was not kept; its digest was, so its writer takes the answer.
-		x.wantResult(id, "the call was recorded", "(still_running)")
+		x.wantResult(id, "the call was recorded", ", still_running)")
 		stop()
 	})
 }

@@ -20,17 +20,18 @@ func cancelledText(tool string) string {
 }
 
 // expiredText says what is known of a call whose time is over while control did not answer.
-func expiredText(c *call) string {
+func expiredText(session string, c *call) string {
+	id := relay.CallID(session, c.id)
 	switch {
 	case !c.sent:
 		return fmt.Sprintf("Sallyport did not run %s: its control plane could not be reached for %s (%s). It is safe to call %s again later.",
 			named(c.tool), seconds(c.timeout), errs.DeadlineExceeded, named(c.tool))
 	case c.journaled:
-		return fmt.Sprintf("%s was recorded and has no answer yet: the control plane does not answer (%s). Do not repeat it. Go on, and say in your answer that its outcome is not known.",
-			named(c.tool), errs.StillRunning)
+		return fmt.Sprintf("%s was recorded and has no answer yet: the control plane does not answer (call %s, %s). Do not repeat it. Go on with other work, then call the tool await_call with {\"call\":\"%[2]s\"}.",
+			named(c.tool), id, errs.StillRunning)
 	default:
-		return fmt.Sprintf("%s was handed over, but the control plane did not confirm it within %s: it may or may not run (%s). Do not repeat it. Say this in your answer.",
-			named(c.tool), seconds(c.timeout), errs.OutcomeUncertain)
+		return fmt.Sprintf("%s was handed over, but the control plane did not confirm it within %s: it may or may not run (call %s, %s). Do not repeat it. Say this in your answer.",
+			named(c.tool), seconds(c.timeout), id, errs.OutcomeUncertain)
 	}
 }
 
