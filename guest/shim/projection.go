@@ -21,7 +21,7 @@ type projection struct {
 	errorPrefix string
 }
 
-// projections by clientInfo.name, measured with the releases that docs/shim.md names. A client that is not listed gets results as they are.
+// projections by clientInfo.name, measured with the releases that docs/relay.md names. A client that is not listed gets results as they are.
 var projections = map[string]projection{
 	"claude-code":      {structured: moves},
 	"codex-mcp-client": {structured: moves, errorPrefix: "tool error: "},
