@@ -69,5 +69,5 @@ func (s Signed) Digest() (control.Digest, error) {
 	if err != nil {
 		return control.Digest{}, err
 	}
-	return control.SumParts("checkpoint v1", b), nil
+	return control.SumParts("signed checkpoint v1", b), nil
 }
