@@ -66,7 +66,7 @@ type cli struct {
 	Enrol       enrolCmd       `cmd:"" help:"Print a one-time token for a new host or worker."`
 	Revoke      revokeCmd      `cmd:"" help:"Withdraw access, at once: sallyport revoke connection tracker"`
 	Restore     restoreCmd     `cmd:"" help:"Give access back."`
-	Harness     notBuilt       `cmd:"" help:"Configuration for agents that somebody else starts."`
+	Harness     harnessCmd     `cmd:"" help:"Configuration for agents that somebody else starts."`
 	Store       storeCmd       `cmd:"" help:"The database of control."`
 	Audit       auditCmd       `cmd:"" help:"The record of every decision."`
 
@@ -84,7 +84,7 @@ type notBuilt struct {
 
 // Run says so.
 func (notBuilt) Run(k *kong.Context) error {
-	return errs.Newf(errs.Unavailable, "sallyport %s: not built", strings.Fields(k.Command())[0])
+	return errs.Newf(errs.Unavailable, "%s: not built", k.Selected().FullPath())
 }
 
 func main() {
@@ -169,8 +169,15 @@ func usageHint(err error) string {
 }
 
 var exitCodes = map[errs.Code]int{
-	errs.Invalid: exitUsage, errs.Unreachable: exitUnreachable, errs.Unavailable: exitFailed, errs.NotAllowed: exitNotAllowed, errs.Conflict: exitDecided,
-	errs.OutcomeUncertain: exitUncertain, errs.Uncertain: exitUncertain,
+	errs.Invalid: exitUsage, errs.Unreachable: exitUnreachable, errs.NotAllowed: exitNotAllowed, errs.OutcomeUncertain: exitUncertain, errs.Uncertain: exitUncertain,
+}
+
+// decided marks that somebody else was first where a person decides.
+func decided(err error) error {
+	if errs.Is(err, errs.Conflict) {
+		return exitError{code: exitDecided, err: err}
+	}
+	return err
 }
 
 // fail prints an error and returns its exit code.
@@ -178,23 +185,27 @@ func (g *Globals) fail(err error) int {
 	var e exitError
 	if errors.As(err, &e) {
 		if e.err != nil {
-			fmt.Fprintf(g.err, "sallyport: %s\n", visible(errs.Message(e.err)))
+			g.complain(e.err)
 		}
 		return e.code
 	}
-	code := errs.CodeOf(err)
-	if g.JSON {
-		g.printJSON(map[string]string{"error": errs.Message(err), "code": string(code)})
-	} else {
-		message := errs.Message(err)
-		var ours *errs.Error
-		if !errors.As(err, &ours) {
-			message = err.Error()
-		}
-		fmt.Fprintf(g.err, "sallyport: %s (%s)\n", visible(message), code)
-	}
-	if n, ok := exitCodes[code]; ok {
+	g.complain(err)
+	if n, ok := exitCodes[errs.CodeOf(err)]; ok {
 		return n
 	}
 	return exitFailed
+}
+
+// complain prints an error on standard error; with --json as JSON, so that standard output holds the answer alone.
+func (g *Globals) complain(err error) {
+	message, code := errs.Message(err), errs.CodeOf(err)
+	var ours *errs.Error
+	if !errors.As(err, &ours) {
+		message = err.Error()
+	}
+	if g.JSON {
+		printJSON(g.err, map[string]string{"error": message, "code": string(code)})
+		return
+	}
+	fmt.Fprintf(g.err, "sallyport: %s (%s)\n", visible(message), code)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/host/daemon"
 	"sallyport.dev/host/gate"
+	"sallyport.dev/host/harness"
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/bwrap"
 	"sallyport.dev/host/sandbox/launch"
@@ -76,21 +76,24 @@ func (c *runCmd) run(ctx context.Context, g *Globals) (supervisor.Outcome, error
 	if err != nil {
 		return failed, err
 	}
-	agent, err := c.agent(args)
+	agent, err := harness.Find(args[0], os.Getenv("PATH"))
 	if err != nil {
 		return failed, err
+	}
+	if c.Harness != "auto" {
+		agent.Harness = c.Harness
 	}
 	hostSocket, err := g.socket("host.sock")
 	if err != nil {
 		return failed, err
 	}
 	opened, err := daemon.Open(ctx, hostSocket, daemon.Request{
-		Profile: c.Profile, Ticket: ticket, Attended: profile.GetAttended() && !c.Unattended, Harness: agent.kind, Driver: driver.Name(), Insecure: c.Insecure,
+		Profile: c.Profile, Ticket: ticket, Attended: profile.GetAttended() && !c.Unattended, Harness: agent.Harness, Driver: driver.Name(), Insecure: c.Insecure,
 	})
 	if err != nil {
 		return failed, err
 	}
-	job, err := c.job(g, agent, opened, driver)
+	job, err := c.job(g, agent, args[1:], opened, driver)
 	if err != nil {
 		return failed, err
 	}
@@ -136,34 +139,8 @@ func (c *runCmd) ticket(ctx context.Context, g *Globals) (*sallyportv1.ProfileRo
 	return nil, "", errs.Newf(errs.NotFound, "no profile is named %q; sallyport profiles list shows them", c.Profile)
 }
 
-// agent is the program that is run.
-type agent struct {
-	kind string // harness
-	args []string
-	path string // of args[0], absolute, links resolved
-}
-
-func (c *runCmd) agent(args []string) (agent, error) {
-	path, err := exec.LookPath(args[0])
-	if err != nil {
-		return agent{}, errs.Newf(errs.NotFound, "the agent's program %s is not found; name it with its path", args[0])
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return agent{}, errs.Wrap(errs.NotFound, "the agent's program is not found", err)
-	}
-	a := agent{kind: c.Harness, args: args, path: path}
-	if a.kind == "auto" {
-		a.kind = "other"
-		switch name := filepath.Base(path); name {
-		case "claude", "codex", "pi":
-			a.kind = name
-		}
-	}
-	return a, nil
-}
-
 // job is what the supervisor runs.
-func (c *runCmd) job(g *Globals, a agent, o *daemon.Opened, driver sandbox.Driver) (supervisor.Job, error) {
+func (c *runCmd) job(g *Globals, a harness.Found, args []string, o *daemon.Opened, driver sandbox.Driver) (supervisor.Job, error) {
 	state, err := g.stateDir()
 	if err != nil {
 		return supervisor.Job{}, err
@@ -194,20 +171,12 @@ func (c *runCmd) job(g *Globals, a agent, o *daemon.Opened, driver sandbox.Drive
 		Gate: gateArgs(o, driver.Name()), Bounds: sandbox.Bounds{Memory: o.Memory, PIDs: o.PIDs, CPU: o.CPU},
 		Where: sandbox.Where{State: state, Run: run}, InsecureNoSandbox: c.Insecure,
 	}
-	return c.configure(g, a, o, plan)
+	return c.configure(g, a, args, o, plan)
 }
 
-// environment is the agent's: scrubbed, then what was generated, then what the person named.
-func (c *runCmd) environment(generated []string) ([]string, error) {
-	env := []string{
-		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.Home, "USER=" + sandbox.InnerUser, "LOGNAME=" + sandbox.InnerUser, "SHELL=/bin/sh",
-	}
-	for _, name := range []string{"LANG", "LC_ALL", "TERM", "COLORTERM", "TZ", "NO_COLOR"} {
-		if v := os.Getenv(name); v != "" {
-			env = append(env, name+"="+v)
-		}
-	}
-	env = append(env, generated...)
+// named are the variables that the person named: set, or kept by name.
+func (c *runCmd) named() ([]string, error) {
+	var env []string
 	for _, e := range c.Env {
 		name, _, set := strings.Cut(e, "=")
 		if name == "" {
