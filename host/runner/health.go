@@ -13,7 +13,7 @@ import (
 const (
 	healthEvery = 5 * time.Second
 	auditEvery  = time.Second
-	auditIdle   = 10 // audits until a session is measured that shows no activity: it may write without publishing
+	auditIdle   = 30 // audits until a session is measured that shows no activity: it may write without publishing
 )
 
 // reportHealth queues the host's health; the newest replaces one that was not sent.

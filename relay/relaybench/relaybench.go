@@ -4,6 +4,7 @@ package relaybench
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,22 +18,32 @@ import (
 	"sallyport.dev/relay/hostside"
 )
 
-// hostEnv tells a process of the benchmark to be the host side, and of which session folder.
-const hostEnv = "SALLYPORT_RELAYBENCH_HOST"
+// A process of the benchmark finds in its environment which side it is, of which session folder, and how much to measure.
+const (
+	sideEnv   = "SALLYPORT_RELAYBENCH_SIDE"
+	folderEnv = "SALLYPORT_RELAYBENCH_FOLDER"
+	amountEnv = "SALLYPORT_RELAYBENCH_AMOUNT"
+)
 
-// Main is the first call of a program (or TestMain) that uses [Run]: in the child process that Run starts it serves the relay and never
+// Main is the first call of a program (or TestMain) that uses [Run]: in a child process that Run starts it is one side of the relay and never
 // returns; elsewhere it does nothing.
 func Main() {
-	root := os.Getenv(hostEnv)
-	if root == "" {
+	folder := hostside.Folder{Root: os.Getenv(folderEnv)}
+	var err error
+	switch os.Getenv(sideEnv) {
+	case "host":
+		ctx, stop := context.WithCancel(context.Background())
+		go func() { // the parent holds the other end: its death ends this process
+			_, _ = os.Stdin.Read(make([]byte, 1))
+			stop()
+		}()
+		err = Serve(ctx, folder)
+	case "guest":
+		err = guest(folder)
+	default:
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	go func() { // the parent holds the other end: its death ends this process
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		stop()
-	}()
-	if err := Serve(ctx, hostside.Folder{Root: root}); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "relaybench:", err)
 		os.Exit(1)
 	}
@@ -139,7 +150,8 @@ type Numbers struct {
 	N         int
 }
 
-// Run starts the host side as a second process of this program (see [Main]) and measures both parts.
+// Run starts both sides as processes of this program (see [Main]) and measures both parts. The guest runs with one thread of execution, as a
+// shim does: it has nothing to do beside.
 func Run(ctx context.Context, o Options) (Numbers, error) {
 	if o.Calls == 0 {
 		o.Calls = 5000
@@ -152,46 +164,72 @@ func Run(ctx context.Context, o Options) (Numbers, error) {
 		return Numbers{}, err
 	}
 	defer folder.Remove() //nolint:errcheck // the caller removes o.Dir
-	stop, err := startHost(ctx, folder)
+	host, err := child(ctx, "host", folder)
 	if err != nil {
 		return Numbers{}, err
 	}
-	defer stop()
-	guest := relay.NewGuest(folder.In(), folder.Out())
-	defer guest.Close() //nolint:errcheck // its inotify descriptor
-	b := bench{guest: guest, session: relay.NewID()}
-	if _, err := b.sequential(ctx, min(o.Calls, 200)); err != nil { // warm-up
-		return Numbers{}, err
-	}
-	times, err := b.sequential(ctx, o.Calls)
+	stdin, err := host.StdinPipe()
 	if err != nil {
 		return Numbers{}, err
 	}
-	slices.Sort(times)
-	n := Numbers{P50: times[len(times)/2], P99: times[len(times)*99/100], N: o.Calls}
-	n.PerSecond, err = b.concurrent(ctx, o.Calls, o.InFlight)
-	return n, err
+	if err := host.Start(); err != nil {
+		return Numbers{}, err
+	}
+	defer func() {
+		_ = stdin.Close()
+		_ = host.Wait()
+	}()
+	guest, err := child(ctx, "guest", folder)
+	if err != nil {
+		return Numbers{}, err
+	}
+	amount, err := json.Marshal(o)
+	if err != nil {
+		return Numbers{}, err
+	}
+	guest.Env = append(guest.Env, "GOMAXPROCS=1", amountEnv+"="+string(amount))
+	out, err := guest.Output()
+	if err != nil {
+		return Numbers{}, err
+	}
+	var n Numbers
+	return n, json.Unmarshal(out, &n)
 }
 
-func startHost(ctx context.Context, folder hostside.Folder) (stop func(), err error) {
+func child(ctx context.Context, side string, folder hostside.Folder) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, exe)
-	cmd.Env = append(os.Environ(), hostEnv+"="+folder.Root)
+	cmd.Env = append(os.Environ(), sideEnv+"="+side, folderEnv+"="+folder.Root)
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
+	return cmd, nil
+}
+
+// guest is the measuring process: it prints its numbers as JSON.
+func guest(folder hostside.Folder) error {
+	var o Options
+	if err := json.Unmarshal([]byte(os.Getenv(amountEnv)), &o); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	g := relay.NewGuest(folder.In(), folder.Out())
+	defer g.Close() //nolint:errcheck // its inotify descriptor
+	b := bench{guest: g, session: relay.NewID()}
+	if _, err := b.sequential(ctx, min(o.Calls, 200)); err != nil { // warm-up
+		return err
+	}
+	times, err := b.sequential(ctx, o.Calls)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
+	slices.Sort(times)
+	n := Numbers{P50: times[len(times)/2], P99: times[len(times)*99/100], N: o.Calls}
+	if n.PerSecond, err = b.concurrent(ctx, o.Calls, o.InFlight); err != nil {
+		return err
 	}
-	return func() {
-		_ = stdin.Close()
-		_ = cmd.Wait()
-	}, nil
+	return json.NewEncoder(os.Stdout).Encode(n)
 }
 
 type bench struct {
