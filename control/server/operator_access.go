@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"sallyport.dev/api/sallyport/v1"
@@ -155,9 +156,12 @@ func hitWords(i revocation.Impact) []string {
 		n         int
 		one, more string
 	}{
-		{i.Sessions, "session", "sessions"}, {i.Calls, "unfinished call", "unfinished calls"}, {i.Questions, "open question", "open questions"},
+		{i.Sessions, "session", "sessions"},
+		{i.Calls, "unfinished call", "unfinished calls"},
+		{i.Questions, "open question", "open questions"},
 		{i.InFlight, "call already sent (its answer is awaited)", "calls already sent (their answers are awaited)"},
-		{i.Grants, "given grant", "given grants"}, {i.Credentials, "credential", "credentials"},
+		{i.Grants, "given grant", "given grants"},
+		{i.Credentials, "credential", "credentials"},
 	} {
 		switch {
 		case h.n == 1:
@@ -199,6 +203,9 @@ func (o *operatorService) Restore(ctx context.Context, r *sallyportv1.RestoreReq
 				out.Hits = append(out.Hits, fmt.Sprintf("the switch of %s by %s", w.At.Format(time.DateTime), w.By))
 			}
 		}
+		if len(out.Hits) == 0 {
+			return nil, noSwitch(kind, r.GetName())
+		}
 		return out, nil
 	}
 	started := time.Now()
@@ -208,13 +215,17 @@ func (o *operatorService) Restore(ctx context.Context, r *sallyportv1.RestoreReq
 	}
 	took := time.Since(started).Microseconds()
 	if n == 0 {
-		return nil, errs.Newf(errs.NotFound, "no switch of %s %s is in force", kind, r.GetName())
+		return nil, noSwitch(kind, r.GetName())
 	}
 	o.s.changed("switch", "restored")
 	if kind == control.SwitchEgress {
 		o.s.hosts.broadcast(&sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Egress{Egress: &sallyportv1.EgressPolicy{Revoked: o.s.revokedEgress(ctx)}}})
 	}
 	return &sallyportv1.RestoreResponse{TookUs: took, Hits: []string{fmt.Sprintf("%d switches", n)}}, nil
+}
+
+func noSwitch(kind control.SwitchKind, name string) error {
+	return errs.Newf(errs.NotFound, "%s was not withdrawn; sallyport revoke list shows what is", strings.TrimSpace(string(kind)+" "+name))
 }
 
 // ListSwitches implements sallyport.v1.Operator.

@@ -75,7 +75,7 @@ func (o *operatorService) find(ctx context.Context, id string) (*control.Call, e
 	case len(calls) == 0:
 		return nil, errs.Newf(errs.NotFound, "no call begins with %s", id)
 	case len(calls) > 1:
-		return nil, errs.Newf(errs.Conflict, "more than one call begins with %s: write more of its id", id)
+		return nil, errs.Newf(errs.Invalid, "more than one call begins with %s: write more of its id", id)
 	}
 	return o.s.stores.Calls.Call(ctx, calls[0].ID)
 }

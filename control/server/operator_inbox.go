@@ -71,7 +71,7 @@ func (o *operatorService) question(ctx context.Context, id string) (string, erro
 			continue
 		}
 		if found != "" {
-			return "", errs.Newf(errs.Conflict, "more than one approval begins with %s: write more of its id", id)
+			return "", errs.Newf(errs.Invalid, "more than one approval begins with %s: write more of its id", id)
 		}
 		found = q.ID
 	}

@@ -70,7 +70,7 @@ func prepare(ctx context.Context, bin string, interactive bool) (*show, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	if interactive {
 		cancel()
 		ctx, cancel = context.WithCancel(ctx)

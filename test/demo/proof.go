@@ -22,7 +22,7 @@ func (d *show) proof() error {
 	if err != nil {
 		return err
 	}
-	var list struct{ Calls []call }
+	var list struct{ Calls []struct{ ID, State string } }
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		return err
 	}

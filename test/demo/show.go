@@ -27,12 +27,6 @@ type show struct {
 
 	upstream, up *exec.Cmd
 	url, control string // of the MCP server, and of the endpoint that steers it
-	calls        []call
-}
-
-// call is one row of the journal.
-type call struct {
-	ID, Tool, State string
 }
 
 func (d *show) path(name string) string { return filepath.Join(d.dir, name) }
@@ -126,7 +120,7 @@ func (d *show) until(what string, ok func() (bool, error)) error {
 		}
 		select {
 		case <-d.ctx.Done():
-			return fmt.Errorf("waiting for %s: %w (%w)", what, d.ctx.Err(), errors.Join(err))
+			return fmt.Errorf("waiting for %s: %w", what, errors.Join(d.ctx.Err(), err))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
