@@ -95,10 +95,16 @@ func ParseName(name string) (kind Kind, id string) {
 	return kind, id
 }
 
-// CallName, CancelName and AckName are the names in new/ for an id; ResultName is that in results/ and progress/.
-func CallName(id string) string   { return id + ".call" }
+// CallName is the name in new/ of a call.
+func CallName(id string) string { return id + ".call" }
+
+// CancelName is the name in new/ of a cancel.
 func CancelName(id string) string { return id + ".cancel" }
-func AckName(id string) string    { return id + ".ack" }
+
+// AckName is the name in new/ of an ack.
+func AckName(id string) string { return id + ".ack" }
+
+// ResultName is the name in results/ of a result, and in progress/ of a call's progress.
 func ResultName(id string) string { return id + ".json" }
 
 // ParseResultName reads a name in results/ or progress/. Errors: [errs.Invalid].

@@ -26,7 +26,7 @@ func TestPublishResultNeverOverwrites(t *testing.T) {
 		t.Errorf("%q, %v", data, err)
 	}
 	info, err := os.Stat(filepath.Join(b.folder.Root, resultsDir, relay.ResultName(id)))
-	if err != nil || info.Mode().Perm() != 0o644 || links(info) != 1 {
+	if err != nil || info.Mode().Perm() != 0o644 || info.Sys().(*syscall.Stat_t).Nlink != 1 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	for n := range 3 {
@@ -73,8 +73,4 @@ func TestFiles(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(b.folder.Root, inTmpDir)); len(left) != 0 {
 		t.Errorf("left in tmp: %v", left)
 	}
-}
-
-func links(info os.FileInfo) uint64 {
-	return uint64(info.Sys().(*syscall.Stat_t).Nlink)
 }

@@ -63,7 +63,6 @@ type Watch struct {
 	wd       int32
 	tokens   float64
 	filled   time.Time
-	stormed  bool
 	until    time.Time     // a new attempt to arm
 	penalty  time.Duration // of the next storm
 	calmed   time.Time     // when the last storm ended
