@@ -63,8 +63,10 @@ func runShim(args []string) int {
 	}
 	ctx, stop := shim.WhileWanted(context.Background())
 	defer stop()
+	stdin, stdout, restore := shim.Stdio()
+	defer restore()
 	err := shim.New(shim.Config{
-		In: os.Stdin, Out: os.Stdout, Log: os.Stderr,
+		In: stdin, Out: stdout, Log: os.Stderr,
 		RelayIn: *in, RelayOut: *out, Build: buildName(),
 	}).Run(ctx)
 	if err != nil {

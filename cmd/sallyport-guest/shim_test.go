@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sallyport.dev/guest/fakehost"
 	"sallyport.dev/relay"
 )
@@ -72,6 +74,40 @@ func TestShimIsStopped(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A wrapper's streams are the same open files as ours: they are as they were once we have ended.
+func TestShimGivesItsStreamsBack(t *testing.T) {
+	var in, out [2]int
+	for _, p := range []*[2]int{&in, &out} {
+		if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer syscall.Close(in[0])
+	defer syscall.Close(out[0])
+	defer syscall.Close(out[1])
+	pid, err := syscall.ForkExec(programs.guest, []string{programs.guest, "shim", "--in", "/nonexistent", "--out", "/nonexistent"}, &syscall.ProcAttr{Files: []uintptr{uintptr(in[0]), uintptr(out[1]), 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := syscall.Write(in[1], []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	if n, err := syscall.Read(out[0], b); err != nil || !strings.Contains(string(b[:n]), `"result":{}`) {
+		t.Fatalf("%q, %v", b[:n], err)
+	}
+	syscall.Close(in[1])
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil || status != 0 {
+		t.Fatalf("%#x, %v", status, err)
+	}
+	for _, fd := range []int{in[0], out[1]} {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
+			t.Errorf("descriptor %d is left non-blocking, %v", fd, err)
+		}
 	}
 }
 
