@@ -81,7 +81,7 @@ func (p *Pipeline) settledRun(row *control.Call) bool {
 		return false
 	}
 	switch row.Failure {
-	case journal.FailRunGone, journal.FailCrash, "":
+	case journal.FailRunGone, "":
 		return p.cfg.Workers.Dead(row.Worker, row.Run)
 	}
 	return true // the run's own word ended it

@@ -23,24 +23,23 @@ const (
 
 // Failures after at least one byte.
 const (
-	FailWrite     Failure = "write"        // the request was not written whole
-	FailReset     Failure = "reset"        // the connection ended without an answer
-	FailCut       Failure = "cut"          // the answer ended early
-	FailStream    Failure = "stream"       // the event stream ended without our answer
-	FailTimeout   Failure = "timeout"      // no whole answer in time
-	FailSilence   Failure = "silence"      // no byte for too long
-	FailCancelled Failure = "cancelled"    // the worker stopped waiting: it ends
-	FailHTTP      Failure = "http"         // not an HTTP/1.1 answer
-	FailStatus    Failure = "status"       // a complete HTTP answer with another status than 200
-	FailNoAnswer  Failure = "no_answer"    // 202, or for a callback a 2xx without a body
-	FailMedia     Failure = "media"        // neither JSON nor an event stream
-	FailEncoding  Failure = "encoding"     // compressed, though only identity is accepted
-	FailOversize  Failure = "oversize"     // over a bound
-	FailJSON      Failure = "json"         // not one strict JSON-RPC answer: syntax, duplicate names, bad UTF-8, depth, members
-	FailID        Failure = "id"           // an answer to another request
-	FailRunGone   Failure = "run_gone"     // control's own word: the run did not come back within 15 s
-	FailCrash     Failure = "control_gone" // control's own word: its run ended while the call was out
-	FailMalformed Failure = "malformed"    // control's own word: the worker's report makes no sense
+	FailWrite     Failure = "write"     // the request was not written whole
+	FailReset     Failure = "reset"     // the connection ended without an answer
+	FailCut       Failure = "cut"       // the answer ended early
+	FailStream    Failure = "stream"    // the event stream ended without our answer
+	FailTimeout   Failure = "timeout"   // no whole answer in time
+	FailSilence   Failure = "silence"   // no byte for too long
+	FailCancelled Failure = "cancelled" // the worker stopped waiting: it ends
+	FailHTTP      Failure = "http"      // not an HTTP/1.1 answer
+	FailStatus    Failure = "status"    // a complete HTTP answer with another status than 200
+	FailNoAnswer  Failure = "no_answer" // 202, or for a callback a 2xx without a body
+	FailMedia     Failure = "media"     // neither JSON nor an event stream
+	FailEncoding  Failure = "encoding"  // compressed, though only identity is accepted
+	FailOversize  Failure = "oversize"  // over a bound
+	FailJSON      Failure = "json"      // not one strict JSON-RPC answer: syntax, duplicate names, bad UTF-8, depth, members
+	FailID        Failure = "id"        // an answer to another request
+	FailRunGone   Failure = "run_gone"  // control's own word: the run did not come back within 15 s
+	FailMalformed Failure = "malformed" // control's own word: the worker's report makes no sense
 )
 
 // Answer is what control read in a complete message.

@@ -27,7 +27,7 @@ type Schema struct {
 }
 
 // location is the schema's own name: references inside it resolve, everything else finds no loader.
-const location = "tool:input"
+const location = "tool://reviewed/schema"
 
 // noLoader has no scheme at all: a $ref to anything outside fails to compile.
 var noLoader = jsonschema.SchemeURLLoader{}
