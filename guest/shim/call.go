@@ -63,7 +63,7 @@ func (s *Server) callTool(r *request, to answers) {
 // submit publishes the call and leaves a goroutine waiting for its answer.
 func (s *Server) submit(r *request, to answers, session *relay.Session, tool string, arguments []byte) {
 	// The line that r aliases is gone once this returns.
-	w := &waiter{s: s, tool: tool, timeout: time.Duration(session.TimeoutMS) * time.Millisecond}
+	w := &waiter{s: s, tool: tool, session: session.Session, await: session.Await, timeout: time.Duration(session.TimeoutMS) * time.Millisecond}
 	w.request = request{era: r.era, projection: r.projection}
 	w.open = &openRequest{id: cloneBytes(r.id), answers: to}
 	w.open.key = idKey(w.open.id)
@@ -109,7 +109,12 @@ type waiter struct {
 	tool    string
 	token   []byte // progress token, nil for none
 	timeout time.Duration
+	session string
+	await   string // the tool that waits for an earlier call
 }
+
+// id is the call's id as control knows it, and so its journal, a person and the tool that waits.
+func (w *waiter) id() string { return relay.CallID(w.session, w.pending.ID()) }
 
 // wait ends with an answer, or silently where the request was cancelled or the pipe ended.
 func (w *waiter) wait(ctx context.Context) {
@@ -134,11 +139,11 @@ func (w *waiter) wait(ctx context.Context) {
 	case err == nil:
 		w.finish(result.Result, w.acknowledge)
 	case errs.CodeOf(err) != errs.Internal: // the relay's own: the answer was there and was refused
-		if w.finish(failure(textBrokenAnswer(w.tool, err)), nil) {
+		if w.finish(failure(textBrokenAnswer(w.tool, w.id(), err)), nil) {
 			w.s.logf("call %s: %v", w.pending.ID(), err)
 		}
 	case ctx.Err() == context.DeadlineExceeded:
-		if w.finish(failure(textNoAnswer(w.tool)), nil) {
+		if w.finish(failure(textNoAnswer(w.tool, w.id(), w.await)), nil) {
 			w.s.cancel(w.pending, relay.WhyClosed) // whoever asks again is told to wait for this one
 		}
 	}

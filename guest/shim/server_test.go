@@ -252,7 +252,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 				}
 			}, "echo")
 			p := open(t, h.In(), h.Out()).hello()
-			want(t, text(t, p.ask(call("1", "echo", "{}"))), "The answer to echo was refused", "(outcome_uncertain)", "Do not repeat it")
+			want(t, text(t, p.ask(call("1", "echo", "{}"))), "The answer to echo was refused", "(call "+relay.CallID(h.Session.Session, h.Seen().Calls[0].ID)+", outcome_uncertain)", "Do not repeat it")
 			p.end()
 			if acks := h.Seen().Acks; len(acks) > 0 {
 				t.Errorf("acknowledged: %v", acks)
@@ -290,7 +290,8 @@ func TestNoAnswerInTime(t *testing.T) {
 		want(t, got, "(not_sent)") // a machine so slow that the host had not looked yet
 		return
 	}
-	want(t, got, "(still_running)", "may or may not have run", "Do not repeat it")
+	id := relay.CallID(h.Session.Session, h.Seen().Calls[0].ID)
+	want(t, got, "(call "+id+", still_running)", "may or may not have run", "Do not repeat it", `call await_call with {"call":"`+id+`"}`)
 	if s := seen(t, h, cancels(1)); s.Cancels[0].Why != relay.WhyClosed {
 		t.Errorf("cancelled by %s", s.Cancels[0].Why)
 	}

@@ -34,12 +34,13 @@ func textUnclaimed(tool string) string {
 	return "Sallyport did not run " + tool + ": nobody outside this sandbox took the call, so it was withdrawn (" + string(errs.NotSent) + "). It is safe to call " + tool + " again later."
 }
 
-func textNoAnswer(tool string) string {
-	return tool + " was handed over and has no answer yet (" + string(errs.StillRunning) + "): it may or may not have run. Do not repeat it. Say this in your answer; a person can see the call."
+func textNoAnswer(tool, call, await string) string {
+	return tool + " was handed over and has no answer yet (call " + call + ", " + string(errs.StillRunning) + "): it may or may not have run. Do not repeat it. Go on with other work, then call " +
+		await + ` with {"call":"` + call + `"}.`
 }
 
-func textBrokenAnswer(tool string, err error) string {
-	return "The answer to " + tool + " was refused: " + errs.Message(err) + " (" + string(errs.OutcomeUncertain) + "). It may or may not have run. Do not repeat it. Say this in your answer; a person can see the call."
+func textBrokenAnswer(tool, call string, err error) string {
+	return "The answer to " + tool + " was refused: " + errs.Message(err) + " (call " + call + ", " + string(errs.OutcomeUncertain) + "). It may or may not have run. Do not repeat it. Say this in your answer; a person can see the call."
 }
 
 // notServed says what is wrong with a relay directory and what to do.
