@@ -1,0 +1,233 @@
+package server_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/control/server"
+	"sallyport.dev/identity"
+	"sallyport.dev/intent"
+)
+
+func hello(pool string) *sallyportv1.WorkerHello {
+	return &sallyportv1.WorkerHello{
+		Pool: pool, Run: "run-1", Build: "test", Wire: server.Wire, ProtectedVersion: intent.Protected, Capacity: 4, Confinement: "none", PoolKey: make([]byte, 32),
+	}
+}
+
+func helloFrames(h *sallyportv1.WorkerHello) *sallyportv1.WorkerFrames {
+	return &sallyportv1.WorkerFrames{Frames: []*sallyportv1.WorkerFrame{{Frame: &sallyportv1.WorkerFrame_Hello{Hello: h}}}}
+}
+
+// A worker that does not say who it is, or says it wrong, gets no link.
+func TestWorkerLinkRefuses(t *testing.T) {
+	r := newRig(t)
+	client := r.workerClient(r.machine(identity.Worker, "default", "w"))
+	for name, c := range map[string]struct {
+		first *sallyportv1.WorkerFrames
+		code  codes.Code
+		want  string
+	}{
+		"no hello":            {&sallyportv1.WorkerFrames{}, codes.InvalidArgument, "first frame"},
+		"another frame first": {&sallyportv1.WorkerFrames{Frames: []*sallyportv1.WorkerFrame{{Frame: &sallyportv1.WorkerFrame_Sent{}}}}, codes.InvalidArgument, "first frame"},
+		"another pool":        {helloFrames(hello("other")), codes.InvalidArgument, "does not fit"},
+		"no capacity": {helloFrames(func() *sallyportv1.WorkerHello {
+			h := hello("default")
+			h.Capacity = 0
+			return h
+		}()), codes.InvalidArgument, "does not fit"},
+		"an older protected version": {helloFrames(func() *sallyportv1.WorkerHello {
+			h := hello("default")
+			h.ProtectedVersion = intent.Protected - 1
+			return h
+		}()), codes.FailedPrecondition, "both must be the same"},
+		"wire N-2": {helloFrames(func() *sallyportv1.WorkerHello {
+			h := hello("default")
+			h.Wire = server.Wire - 2
+			return h
+		}()), codes.FailedPrecondition, "upgrade the older side"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := client.Link(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(c.first); err != nil {
+				t.Fatal(err)
+			}
+			_, err = stream.Recv()
+			if s, _ := status.FromError(err); s.Code() != c.code || !strings.Contains(s.Message(), c.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A host's certificate does not open a worker's link, and a removed or revoked machine opens none.
+func TestLinkNeedsTheRole(t *testing.T) {
+	r := newRig(t)
+	host := r.machine(identity.Host, "", "h")
+	stream, err := r.workerClient(host).Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a host's certificate: %v", err)
+	}
+	worker := r.machine(identity.Worker, "default", "w")
+	if _, err := r.people.Revoke(t.Context(), &sallyportv1.RevokeRequest{Kind: "worker", Name: "w"}); err != nil {
+		t.Fatal(err)
+	}
+	stream, err = r.workerClient(worker).Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "sallyport restore worker w") {
+		t.Errorf("a revoked worker: %v", err)
+	}
+	if _, err := r.people.Restore(t.Context(), &sallyportv1.RestoreRequest{Kind: "worker", Name: "w"}); err != nil {
+		t.Fatal(err)
+	}
+	up(t, r, worker)
+	if _, err := r.people.RemoveMachine(t.Context(), &sallyportv1.RemoveMachineRequest{Role: "worker", Name: "w"}); err != nil {
+		t.Fatal(err)
+	}
+	stream, err = r.workerClient(worker).Link(t.Context())
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err == nil {
+		t.Error("a removed worker has a link")
+	}
+}
+
+// up links a worker and returns its stream after the welcome.
+func up(t *testing.T, r *rig, source *identity.Source) sallyportv1.Worker_LinkClient {
+	t.Helper()
+	stream, err := r.workerClient(source).Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(helloFrames(hello("default"))); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(jobs.GetJobs()) < 3 || jobs.GetJobs()[0].GetWelcome() == nil || jobs.GetJobs()[1].GetKeys() == nil || jobs.GetJobs()[2].GetHighWater() == nil {
+		t.Fatalf("not a welcome, keys, high water: %v", jobs)
+	}
+	return stream
+}
+
+// A second link of one worker ends the first: two processes of one identity never both execute.
+func TestSecondLinkEndsTheFirst(t *testing.T) {
+	r := newRig(t)
+	source := r.machine(identity.Worker, "default", "w")
+	first := up(t, r, source)
+	up(t, r, source)
+	if _, err := first.Recv(); err == nil {
+		t.Error("the first link lives on")
+	}
+	if _, err := r.server.Workers().Pick("default"); err != nil {
+		t.Errorf("the second link is not there: %v", err)
+	}
+}
+
+// What breaks the contract ends the link, with a word; nothing else of control is touched.
+func TestWorkerFramesAreStrict(t *testing.T) {
+	r := newRig(t)
+	source := r.machine(identity.Worker, "default", "w")
+	digest := sha256.Sum256([]byte("x"))
+	for name, f := range map[string]*sallyportv1.WorkerFrame{
+		"hello again":           {Frame: &sallyportv1.WorkerFrame_Hello{Hello: hello("default")}},
+		"no transport":          {Frame: &sallyportv1.WorkerFrame_Outcome{Outcome: &sallyportv1.Outcome{Intent: "x"}}},
+		"no attestation":        {Frame: &sallyportv1.WorkerFrame_Attested{Attested: &sallyportv1.Attested{Intent: "x"}}},
+		"chunk out of order":    {Frame: &sallyportv1.WorkerFrame_Chunk{Chunk: &sallyportv1.WorkerChunk{Digest: digest[:], Offset: 7, Data: []byte("x")}}},
+		"chunk without digest":  {Frame: &sallyportv1.WorkerFrame_Chunk{Chunk: &sallyportv1.WorkerChunk{Data: []byte("x")}}},
+		"body that never came":  {Frame: &sallyportv1.WorkerFrame_Outcome{Outcome: &sallyportv1.Outcome{Intent: "x", Transport: 3, ChunkedDigest: digest[:], ChunkedSize: 1}}},
+		"body without a digest": {Frame: &sallyportv1.WorkerFrame_Outcome{Outcome: &sallyportv1.Outcome{Intent: "x", Transport: 3, ChunkedDigest: []byte("short"), ChunkedSize: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream := up(t, r, source)
+			if err := stream.Send(&sallyportv1.WorkerFrames{Frames: []*sallyportv1.WorkerFrame{f}}); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				if _, err := stream.Recv(); err != nil {
+					if status.Code(err) != codes.InvalidArgument {
+						t.Errorf("got %v", err)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// A peer that remembers more than the store holds makes it an older copy: quarantine, until a person accepts it.
+func TestHighWaterQuarantines(t *testing.T) {
+	r := newRig(t)
+	s, err := r.people.Status(t.Context(), &sallyportv1.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(counter int64) (sallyportv1.Host_LinkClient, error) {
+		stream, err := r.hostClient(r.machine(identity.Host, "", "h")).Link(t.Context())
+		if err != nil {
+			return nil, err
+		}
+		if err := stream.Send(&sallyportv1.HostFrames{Frames: []*sallyportv1.HostFrame{{Frame: &sallyportv1.HostFrame_Hello{Hello: &sallyportv1.HostHello{
+			Build: "test", Wire: server.Wire, ProtectedVersion: intent.Protected, HighWater: &sallyportv1.HighWater{Incarnation: s.GetIncarnation(), Counter: counter},
+		}}}}}); err != nil {
+			return nil, err
+		}
+		_, err = stream.Recv()
+		return stream, err
+	}
+	if _, err := link(s.GetCounter()); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := r.people.Status(t.Context(), &sallyportv1.StatusRequest{}); got.GetQuarantine() != "" {
+		t.Fatalf("a host that knows as much: %s", got.GetQuarantine())
+	}
+	if _, err := link(s.GetCounter() + 1000); err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.people.Status(t.Context(), &sallyportv1.StatusRequest{})
+	if err != nil || !strings.Contains(got.GetQuarantine(), "older copy") {
+		t.Fatalf("no quarantine: %v %v", got, err)
+	}
+	if _, err := r.people.AcceptRestore(t.Context(), &sallyportv1.AcceptRestoreRequest{}); codeOf(t, err) != "invalid" {
+		t.Errorf("without a note: %v", err)
+	}
+	accepted, err := r.people.AcceptRestore(t.Context(), &sallyportv1.AcceptRestoreRequest{Note: "looked"})
+	if err != nil || accepted.GetIncarnation() == s.GetIncarnation() {
+		t.Errorf("accepted: %v %v", accepted, err)
+	}
+}
+
+// A host reaches only its own sessions.
+func TestHostCannotReachAnothersSession(t *testing.T) {
+	r := newRig(t)
+	host := r.hostClient(r.machine(identity.Host, "", "h"))
+	_, err := host.CloseSession(context.Background(), &sallyportv1.CloseSessionRequest{Session: "aaaaaaaaaaaaaaaaaaaaaaaaaa", Epoch: 1})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("got %v", err)
+	}
+	_, err = host.OpenSession(context.Background(), &sallyportv1.OpenSessionRequest{Profile: "dev", OwnerTicket: "spo1.e30.x"})
+	if code := status.Code(err); code != codes.NotFound && code != codes.PermissionDenied {
+		t.Errorf("a made-up ticket: %v", err)
+	}
+	_, err = host.OpenSession(context.Background(), &sallyportv1.OpenSessionRequest{Profile: "dev", OwnerTicket: "nonsense"})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("nonsense: %v", err)
+	}
+}
