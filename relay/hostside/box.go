@@ -27,7 +27,7 @@ type Box struct {
 	inode  uint64
 	closed bool
 
-	seq     uint64
+	seq     atomic.Uint64     // makes names in claimed/
 	files   atomic.Uint64     // distinguishes files on their way
 	refused map[uint64]uint64 // names that were looked at and left, by their hash: the listing that saw them last
 	listing uint64

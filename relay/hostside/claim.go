@@ -2,6 +2,7 @@ package hostside
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
 	"strconv"
@@ -63,7 +64,7 @@ func (b *Box) Claim(kind relay.Kind, name, id string) (Claimed, Refusal, error) 
 	}
 	c := Claimed{Kind: kind, ID: id, seen: sinceBoot()}
 	c.name = b.claimedName(kind, id, c.seen)
-	if err := unix.Renameat2(b.new, name, b.root, claimedDir+"/"+c.name, unix.RENAME_NOREPLACE); err != nil {
+	if err := unix.Renameat(b.new, name, b.root, claimedDir+"/"+c.name); err != nil { // a name of its own: it replaces nothing
 		if errors.Is(err, unix.ENOENT) {
 			return b.left(name, Gone)
 		}
@@ -123,8 +124,8 @@ func (b *Box) judge(st *unix.Stat_t, kind relay.Kind) Refusal {
 func (b *Box) read(c *Claimed) (Refusal, error) {
 	fd, err := unix.Openat(b.root, claimedDir+"/"+c.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	switch {
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EACCES):
-		return RefusedType, nil // a link, a socket, a file whose permissions its owner took away
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EACCES), errors.Is(err, unix.EAGAIN):
+		return RefusedType, nil // a link, a socket, a file whose permissions its owner took away, or on which it holds a lease
 	case err != nil:
 		return 0, unavailable(err)
 	}
@@ -172,8 +173,7 @@ func (b *Box) throwAway(name string) error {
 // TIMEOUT milliseconds, DIGEST the record's. Notes and gates are not kept over a restart: note.SEQ.
 
 func (b *Box) claimedName(kind relay.Kind, id string, seen time.Duration) string {
-	b.seq++
-	seq := strconv.FormatUint(b.seq, 10)
+	seq := strconv.FormatUint(b.seq.Add(1), 10)
 	if kind != relay.KindCall {
 		return "note." + seq
 	}
@@ -188,17 +188,22 @@ func (b *Box) Journal(c *Claimed, timeout time.Duration) error {
 	}
 	defer b.unuse()
 	name := c.ID + "." + strconv.FormatInt(int64(c.seen), 10) + "." + strconv.FormatInt(timeout.Milliseconds(), 10) + "." + c.Digest.String()
-	if err := unix.Renameat(b.root, claimedDir+"/"+c.name, b.root, claimedDir+"/"+name); err != nil {
-		return unavailable(err)
-	}
-	c.name = name
-	if len(c.Record) > keptBytes {
-		// An empty file costs an entry, not a part of the guest's 32 MiB.
-		if err := unix.Truncate(b.folder.claimed()+"/"+name, 0); err != nil {
+	if len(c.Record) <= keptBytes {
+		if err := unix.Renameat(b.root, claimedDir+"/"+c.name, b.root, claimedDir+"/"+name); err != nil {
 			return unavailable(err)
 		}
+		c.name = name
+		return nil
 	}
-	return nil
+	// A file of the host's own, and empty, takes its place: the guest may hold the old one open, and a lease on it.
+	fd, err := unix.Openat(b.root, claimedDir+"/"+name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return unavailable(err)
+	}
+	_ = unix.Close(fd)
+	old := c.name
+	c.name = name
+	return b.throwAway(old)
 }
 
 // keptBytes is what a journaled record may go on holding: a page.
@@ -272,7 +277,18 @@ func (b *Box) Recover() (Recovered, error) {
 		r.Calls = append(r.Calls, c)
 		return nil
 	})
-	slices.SortFunc(r.Calls, func(x, y Claimed) int { return int(x.seen - y.seen) })
+	if err != nil {
+		return r, err
+	}
+	// A process that died while it gave up a record left both.
+	r.Calls = slices.DeleteFunc(r.Calls, func(c Claimed) bool {
+		twice := !c.Journaled() && r.Timeouts[c.ID] > 0
+		if twice {
+			err = errors.Join(err, b.throwAway(c.name))
+		}
+		return twice
+	})
+	slices.SortFunc(r.Calls, func(x, y Claimed) int { return cmp.Compare(x.seen, y.seen) })
 	return r, err
 }
 

@@ -3,11 +3,15 @@ package hostside
 import (
 	"bytes"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sallyport.dev/relay"
 )
@@ -81,7 +85,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// The bytes of a large journaled record are not kept: they count against the guest's 32 MiB.
+// The bytes of a large journaled record are not kept: they count against the guest's 32 MiB. A host that dies in between leaves both, and
+// the next one knows which counts.
 func TestJournalGivesUpLargeRecords(t *testing.T) {
 	b := newBox(t)
 	id := relay.NewID()
@@ -90,11 +95,48 @@ func TestJournalGivesUpLargeRecords(t *testing.T) {
 	if err != nil || why != Taken {
 		t.Fatal(why, err)
 	}
+	old := c.name
 	if err := b.Journal(&c, time.Second); err != nil {
 		t.Fatal(err)
+	}
+	if left := b.testClaimed(t); len(left) != 1 || left[0] != c.name {
+		t.Fatalf("claimed/ has %v", left)
 	}
 	info, err := os.Stat(filepath.Join(b.folder.claimed(), c.name))
 	if err != nil || info.Size() != 0 {
 		t.Errorf("%d bytes, %v", info.Size(), err)
+	}
+	if err := os.WriteFile(filepath.Join(b.folder.claimed(), old), c.Record, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Recover()
+	if err != nil || len(r.Calls) != 1 || !r.Calls[0].Journaled() || r.Calls[0].Digest != c.Digest {
+		t.Errorf("%+v, %v", r.Calls, err)
+	}
+	if left := b.testClaimed(t); len(left) != 1 {
+		t.Errorf("claimed/ has %v", left)
+	}
+}
+
+// A guest that holds a lease on its record would make an open wait.
+func TestLeasesMakeNobodyWait(t *testing.T) {
+	b := newBox(t)
+	id := relay.NewID()
+	b.testPublish(t, relay.CallName(id), testRecord(t, id))
+	f, err := os.OpenFile(b.testNew(relay.CallName(id)), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skip("this file system has no leases: ", err)
+	}
+	signal.Ignore(syscall.SIGIO)
+	defer signal.Reset(syscall.SIGIO)
+	if _, why, err := b.Claim(relay.KindCall, relay.CallName(id), id); err != nil || why != RefusedType {
+		t.Errorf("%v, %v", why, err)
+	}
+	if left := b.testClaimed(t); len(left) != 0 {
+		t.Errorf("claimed/ has %v", left)
 	}
 }

@@ -10,6 +10,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// Whatever the numbers are, every call of both parts has its answer.
+func TestRun(t *testing.T) {
+	n, err := Run(t.Context(), Options{Dir: t.TempDir(), Calls: 50, InFlight: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.N != 50 || n.P50 <= 0 || n.P99 < n.P50 || n.PerSecond <= 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
 func BenchmarkRelay(b *testing.B) {
 	dir := b.TempDir()
 	if _, err := os.Stat("/dev/shm"); err == nil {
