@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
@@ -117,4 +120,79 @@ func cpuTime() int64 {
 		return 0
 	}
 	return u.Utime.Sec*1e6 + u.Utime.Usec + u.Stime.Sec*1e6 + u.Stime.Usec
+}
+
+// A read with 10^3 and with 10^6 calls in the journal, over 1,000 sessions: p50 of its two commits.
+func BenchmarkJournal(b *testing.B) {
+	p50 := map[int]float64{}
+	for _, calls := range []int{1_000, 1_000_000} {
+		b.Run(fmt.Sprintf("%d_calls", calls), func(b *testing.B) {
+			dir, err := os.MkdirTemp(".", "bench-*.tmp")
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { os.RemoveAll(dir) })
+			opts := testOptions(b, dir)
+			fill(b, opts, calls)
+			began := time.Now()
+			w := newWorldAgain(b, openTest(b, opts))
+			opened := time.Since(began)
+			var took []time.Duration
+			for b.Loop() {
+				at := time.Now()
+				if err := w.oneRead(); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(at))
+			}
+			b.ReportMetric(float64(opened.Milliseconds()), "ms/open")
+			slices.Sort(took)
+			p50[calls] = float64(took[len(took)/2].Nanoseconds()) / 1000
+			b.ReportMetric(p50[calls], "us/p50")
+			if p50[1_000] > 0 && calls > 1_000 {
+				b.ReportMetric(p50[calls]/p50[1_000], "ratio")
+			}
+		})
+	}
+}
+
+// fill makes a store with that many ended calls: a thousand real ones, copied under other ids and sessions.
+func fill(b *testing.B, opts Options, calls int) {
+	s, err := Open(b.Context(), opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := newWorld(b, s)
+	for range 1000 {
+		if err := w.oneRead(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	head := s.head
+	columns := strings.ReplaceAll(callColumns, "\n", " ")
+	rest := strings.TrimPrefix(columns, "seq, id, org, session, ")
+	for k := 1; k < calls/1000; k++ {
+		if err := s.do(b.Context(), 0, func(t *tx) error {
+			off := int64(k) * 1000
+			for _, one := range []struct {
+				sql  string
+				args []any
+			}{
+				{"INSERT INTO calls (" + columns + ", unread) SELECT seq + ?, lower(substr(hex(randomblob(13)), 1, 26)), org, 'session' || ?, " + rest + ", unread FROM calls WHERE seq <= 1000", []any{off, k}},
+				{"INSERT INTO bodies (key, org, at, parts, part, sealed) SELECT key + (? << 4), org, at, parts, part, sealed FROM bodies WHERE key < (1001 << 4)", []any{off}},
+				{"INSERT INTO batches (first, last, org, run, at, records, link) SELECT first + ?, last + ?, org, run, at, records, link FROM batches WHERE first <= ?", []any{head.seq * int64(k), head.seq * int64(k), head.seq}},
+			} {
+				if _, err := t.exec(one.sql, one.args...); err != nil {
+					return err
+				}
+			}
+			t.head.calls, t.head.seq = off+1000, head.seq*int64(k+1)
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
 }

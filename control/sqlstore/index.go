@@ -31,6 +31,10 @@ const recentIntents = 1 << 16
 
 func (c *callRow) live() bool { return c.State.Unfinished() || c.State == journal.Uncertain }
 
+// sqlLiveCalls walks the narrow index of what is unread, not the table.
+const sqlLiveCalls = `SELECT ` + callColumns + ` FROM calls WHERE seq IN (SELECT seq FROM calls INDEXED BY calls_session WHERE unread = 1)
+AND state IN (` + unfinishedStates + `, 'uncertain')`
+
 func loadIndex(c *conn) (*callIndex, error) {
 	x := &callIndex{live: map[string]*callRow{}, intents: map[string]place{}, recent: make([]string, recentIntents)}
 	var rows []*callRow
@@ -45,7 +49,7 @@ func loadIndex(c *conn) (*callIndex, error) {
 		return nil, err
 	}
 	slices.Reverse(rows)
-	live, err := c.manyCalls(`SELECT ` + callColumns + ` FROM calls WHERE unread = 1 AND state IN (` + unfinishedStates + `, 'uncertain')`)
+	live, err := c.manyCalls(sqlLiveCalls)
 	if err != nil {
 		return nil, err
 	}
