@@ -20,6 +20,7 @@ func codex(o Options) (Config, error) {
 		line("model_provider = %s", quote(Server))
 	}
 	line("check_for_update_on_startup = false")
+	line("web_search = %s", quote("disabled"))
 	line("cli_auth_credentials_store = %s", quote("file"))
 	if o.Sandboxed && !o.Nested {
 		line("sandbox_mode = %s", quote("danger-full-access"))
@@ -28,6 +29,11 @@ func codex(o Options) (Config, error) {
 	line("")
 	line("[analytics]")
 	line("enabled = false")
+	line("")
+	line("[features]") // what only its maker's servers do, and the model gateway refuses
+	for _, f := range []string{"apps", "plugins", "remote_plugin", "image_generation"} {
+		line("%s = false", f)
+	}
 	line("")
 	if o.Provider == "openai" {
 		line("[model_providers.%s]", Server)

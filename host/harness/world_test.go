@@ -167,7 +167,7 @@ func (w *world) serve(provider string) {
 	}
 	transport := egress.NewTransport()
 	t.Cleanup(transport.CloseIdleConnections)
-	gateway, err := egress.New(egress.Policy{Session: w.Plan.Session, Provider: provider}, egress.Source{Provider: provider, URL: address, File: keyFile}, transport, func(egress.Decision) {}, log)
+	gateway, err := egress.New(egress.Policy{Session: w.Plan.Session, Provider: provider, Allow: []string{"tool_search"}}, egress.Source{Provider: provider, URL: address, File: keyFile}, transport, func(egress.Decision) {}, log)
 	must(t, err)
 	bridge, err := egress.Listen(filepath.Join(w.Folder.In(), relay.BridgeName), 0o666)
 	must(t, err)
