@@ -35,6 +35,8 @@ type Options struct {
 	LogLevel string
 	// Args are added to the arguments of a part by its name: control, worker, host. Apart only.
 	Args map[string][]string
+	// Host is what stands in host.yaml.
+	Host string
 }
 
 // Rig is one running Sallyport. Its methods may be called concurrently, but for Close.
@@ -78,6 +80,11 @@ func (r *Rig) start(ctx context.Context) error {
 	r.api = operator(filepath.Join(r.State(), "run", "control.sock"))
 	if _, err := r.CLI(ctx, "", "--quiet", "init", "-f", "sallyport.yaml"); err != nil {
 		return err
+	}
+	if r.opts.Host != "" {
+		if err := os.WriteFile(filepath.Join(r.State(), "host", "host.yaml"), []byte(r.opts.Host), 0o600); err != nil {
+			return err
+		}
 	}
 	if !r.opts.Apart {
 		return r.StartPart(ctx, Up)

@@ -1,0 +1,4 @@
+// Command probe is an agent that looks around in its sandbox.
+package main
+
+func main() {}
