@@ -29,6 +29,7 @@ const (
 	OutBytes  = 32 << 20 // out/ and the host's claimed/ together
 	OutInodes = 8192
 	InBytes   = 256 << 20
+	FileBytes = 192 << 20 // result files of a session together; the oldest go first
 )
 
 // DefaultTimeout and MaxTimeout are a call's timeout_ms where the harness sets none, and its upper bound.

@@ -77,8 +77,11 @@ func (a *assemblies) announce(f *sallyportv1.CallResult, d *delivery) error {
 		x := &assembly{size: file.GetSize(), to: d}
 		if d != nil {
 			d.missing++
-			var err error
-			if x.file, err = d.session.box.CreateFile(hexName(file.GetDigest())); err != nil {
+			err := d.session.box.MakeRoom(x.size)
+			if err == nil {
+				x.file, err = d.session.box.CreateFile(hexName(file.GetDigest()))
+			}
+			if err != nil {
 				d.session.log("a result file cannot be written", err)
 				x.failed = true
 			}

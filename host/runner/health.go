@@ -13,7 +13,8 @@ import (
 const (
 	healthEvery = 5 * time.Second
 	auditEvery  = time.Second
-	auditIdle   = 30 // audits until a session is measured that shows no activity: it may write without publishing
+	auditIdle   = 30  // audits until a session is measured that shows no activity: it may write without publishing
+	auditSweep  = 600 // audits between two sweeps of a session
 )
 
 // reportHealth queues the host's health; the newest replaces one that was not sent.
@@ -58,6 +59,9 @@ func (r *Runner) Linked() bool {
 func (r *Runner) audit() {
 	r.audits++
 	for _, s := range r.all() {
+		if (r.audits+s.turn)%auditSweep == 0 {
+			s.sweep()
+		}
 		if s.tmpfs || (!s.active.Swap(false) && (r.audits+s.turn)%auditIdle != 0) {
 			continue
 		}
@@ -74,6 +78,13 @@ func (r *Runner) audit() {
 		case usage.Exceeded != "":
 			s.exceed(usage.Exceeded)
 		}
+	}
+}
+
+// sweep removes what dead processes of the guest left behind.
+func (s *session) sweep() {
+	if _, err := s.box.Sweep(time.Now()); err != nil {
+		s.missing.Do(func() { s.log("the guest's directory cannot be swept", err) })
 	}
 }
 

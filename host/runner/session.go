@@ -22,7 +22,7 @@ type session struct {
 	tmpfs  bool
 	wakes  atomic.Uint32 // reasons to look at the directory
 	active atomic.Bool   // looked at since the last audit
-	turn   uint64        // spreads the audits of idle sessions
+	turn   uint64        // spreads the audits and sweeps of sessions
 
 	serving sync.Mutex      // held by whoever looks at the directory
 	early   map[string]bool // cancels whose call was not seen yet; under serving
@@ -94,7 +94,7 @@ func newSession(r *Runner, cfg Session) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		runner: r, id: cfg.ID, epoch: cfg.Epoch, box: box, tmpfs: cfg.Folder.Tmpfs(), turn: rand.Uint64N(auditIdle), open: cfg.Open,
+		runner: r, id: cfg.ID, epoch: cfg.Epoch, box: box, tmpfs: cfg.Folder.Tmpfs(), turn: rand.Uint64N(auditSweep), open: cfg.Open,
 		early: make(map[string]bool), ledger: hostside.NewLedger(), calls: make(map[string]*call), local: make(map[string]bool),
 		gate: newGate(),
 	}
