@@ -57,6 +57,10 @@ func (p *Pipeline) join(ctx context.Context, id string, w *waiter) {
 		row, err := p.cfg.Store.Call(ctx, id)
 		if err != nil {
 			t := text{tool: "the call", id: id, code: errs.Unavailable, reason: "its store does not answer"}
+			if errs.Is(err, errs.NotFound) {
+				t.reason = "it was not taken up"
+			}
+			p.cfg.Hosts.Journaled(w.addr, w.digest)
 			p.hand(w.s, w, id, journal.Refused, textResult(t.render()), false)
 			return
 		}
@@ -77,7 +81,8 @@ func (p *Pipeline) handRow(ctx context.Context, row *control.Call, w *waiter) {
 	}
 	d := &driver{p: p, l: &live{id: row.ID, session: row.Session}, s: s, row: row}
 	d.expires = row.ExpiresAt.Sub(row.AdmittedAt)
-	result := resultOf(row, d.callback(), d.text())
+	p.cfg.Hosts.Journaled(w.addr, w.digest)
+	result, _ := resultOf(row, d.callback(), d.text())
 	if w.old && row.State == journal.Answered && w.kind != byAwait {
 		result = recorded(result, recordedNote(row, s.session().Harness))
 	}
@@ -122,7 +127,6 @@ func (p *Pipeline) attach(ctx context.Context, a Address) {
 	if l := p.reg.find(record); l != nil {
 		w.digest = l.digest
 		if l.box.put(toldAttach{w}) {
-			p.cfg.Hosts.Journaled(a, w.digest)
 			return
 		}
 	}
@@ -140,6 +144,5 @@ func (p *Pipeline) attach(ctx context.Context, a Address) {
 		}
 		return
 	}
-	p.cfg.Hosts.Journaled(a, w.digest)
 	p.join(ctx, id, w)
 }

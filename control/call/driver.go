@@ -62,7 +62,7 @@ func (d *driver) run(ctx context.Context) {
 		case journal.Working:
 			d.poll(ctx)
 		default:
-			d.finish()
+			d.finish(ctx)
 			return
 		}
 	}
@@ -76,7 +76,7 @@ func (d *driver) close() {
 	for _, m := range rest {
 		switch m := m.(type) {
 		case toldAttach:
-			d.p.spawn(func() { d.p.join(d.p.life, d.l.id, m.w) })
+			d.p.spawn(func() { d.p.join(d.p.life, or(d.joined, d.l.id), m.w) })
 		case toldOutcome:
 			d.p.spawn(func() { d.p.late(d.p.life, m.run, m.Outcome) })
 		case toldCancel:
@@ -84,7 +84,7 @@ func (d *driver) close() {
 				l.box.put(m)
 			}
 		case askWaiters:
-			m.none <- false
+			m.answer <- true
 		}
 	}
 }
@@ -138,6 +138,7 @@ func (d *driver) empty() bool {
 func (d *driver) common(ctx context.Context, m any) (rest any, look bool) {
 	switch m := m.(type) {
 	case toldAttach:
+		d.p.cfg.Hosts.Journaled(m.w.addr, m.w.digest)
 		d.add(m.w)
 		if d.row.Gone {
 			gone := false
@@ -157,7 +158,7 @@ func (d *driver) common(ctx context.Context, m any) (rest any, look bool) {
 			d.progressed(m.Progress)
 		}
 	case askWaiters:
-		m.none <- len(d.waiters) == 0
+		m.answer <- d.awaited(m.session, m.shim)
 	default:
 		return m, false
 	}

@@ -27,14 +27,15 @@ func appendBlock(b []byte, sentence string) []byte {
 	return append(b, '}')
 }
 
-// resultOf is the CallToolResult that the model gets of a call as it stands: the server's own bytes where it answered (I11), a text otherwise.
-func resultOf(c *control.Call, callback bool, t text) []byte {
+// resultOf is the CallToolResult that the model gets of a call as it stands: the server's own bytes where it answered (I11), a text otherwise. cut: it
+// is only the beginning of a longer one.
+func resultOf(c *control.Call, callback bool, t text) (result []byte, cut bool) {
 	if c.State == journal.Answered && len(c.Body) > 0 {
 		if r := answer(c, callback); r != nil {
-			return fit(r, c)
+			return fit(r, c), len(r) > relay.MaxInline
 		}
 	}
-	return textResult(t.render())
+	return textResult(t.render()), false
 }
 
 // answer cuts the CallToolResult out of an answer without changing a byte of it; nil when there is none.

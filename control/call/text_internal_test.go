@@ -126,7 +126,7 @@ func TestCallbackResult(t *testing.T) {
 		`{"content":"x"}`:      `{"content":[{"type":"text","text":"{\"content\":\"x\"}"}],"structuredContent":{"content":"x"}}`,
 	} {
 		c := &control.Call{State: journal.Answered, Body: []byte(body)}
-		if got := string(resultOf(c, true, text{})); got != want {
+		if got, cut := resultOf(c, true, text{}); string(got) != want || cut {
 			t.Errorf("%s: got %s", body, got)
 		}
 	}

@@ -30,6 +30,7 @@ type waiter struct {
 	progress bool
 	s        *sessionState // of the record; nil when it could not be read
 	counted  bool          // in the session's calls in flight
+	gone     bool          // its pipe is closed
 	old      bool          // the call was answered before this record came: its answer is a recorded one
 
 	since  time.Time // of this wait
@@ -182,9 +183,13 @@ func (d *driver) progressed(g Progress) {
 }
 
 // finish hands the call's end to everybody who waits.
-func (d *driver) finish() {
+func (d *driver) finish(ctx context.Context) {
 	t := d.text()
-	result := resultOf(d.row, d.callback(), t)
+	result, cut := resultOf(d.row, d.callback(), t)
+	if cut {
+		// The journal keeps the server's bytes; what the model got instead is named, with its digest (I11).
+		d.note(ctx, Note{Call: d.row.ID, Event: "cut", Actor: d.p.cfg.Run, Digest: control.Sum(result)})
+	}
 	for len(d.waiters) > 0 {
 		w := d.waiters[0]
 		if w.old && d.row.State == journal.Answered {
@@ -216,7 +221,7 @@ func (d *driver) cancelled(ctx context.Context, m toldCancel) bool {
 	if i < 0 {
 		// Its answer was "pending": a harness that goes away then takes nothing with it; the call waits for await_call.
 		if m.why == CancelClosed && d.l.id == control.CallID(d.l.session, m.record) {
-			return d.agentGone(ctx, nil)
+			return d.agentGone(ctx)
 		}
 		return false
 	}
@@ -226,14 +231,18 @@ func (d *driver) cancelled(ctx context.Context, m toldCancel) bool {
 		d.give(w, textResult(t.render()), false)
 		return false
 	}
-	if w.kind == byAwait || len(d.waiters) > 1 {
+	if m.why == CancelClosed {
+		w.gone = true
+	}
+	others := slices.ContainsFunc(d.waiters, func(o *waiter) bool { return o != w && !o.gone })
+	if w.kind == byAwait || others {
 		// It stops waiting; the call is somebody else's too, or nobody's.
 		stop := text{tool: d.row.Name, id: d.row.ID, code: errs.Cancelled}
 		d.give(w, textResult(stop.render()), false)
 		return false
 	}
 	if m.why == CancelClosed {
-		return d.agentGone(ctx, w)
+		return d.agentGone(ctx)
 	}
 	d.wantCancel = true
 	d.whyCancel = "the harness cancelled it"
@@ -241,7 +250,10 @@ func (d *driver) cancelled(ctx context.Context, m toldCancel) bool {
 }
 
 // agentGone notes that nobody waits any more; the profile says whether the call then ends.
-func (d *driver) agentGone(ctx context.Context, w *waiter) bool {
+func (d *driver) agentGone(ctx context.Context) bool {
+	if slices.ContainsFunc(d.waiters, func(w *waiter) bool { return !w.gone }) {
+		return false
+	}
 	gone := true
 	d.note(ctx, Note{Call: d.row.ID, Event: "agent_gone", Actor: d.row.Host, Set: Set{Gone: &gone}})
 	d.row.Gone = true
