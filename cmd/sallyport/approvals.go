@@ -10,6 +10,7 @@ import (
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
+	"sallyport.dev/control/config"
 	"sallyport.dev/errs"
 )
 
@@ -33,7 +34,11 @@ func (c *approvalsListCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	r, err := answer(api.ListApprovals(ctx, &sallyportv1.ListApprovalsRequest{Session: c.Session, State: c.Status}))
+	in, err := g.sessionID(ctx, c.Session)
+	if err != nil {
+		return err
+	}
+	r, err := answer(api.ListApprovals(ctx, &sallyportv1.ListApprovalsRequest{Session: in, State: c.Status}))
 	if err != nil {
 		return err
 	}
@@ -91,8 +96,16 @@ func (g *Globals) showApproval(r *sallyportv1.ShowApprovalResponse) {
 	}
 	fmt.Fprintf(w, "%s%s/%s%s  %s  asked by %s\n\n", b, oneLine(a.GetConnection()), oneLine(a.GetTool()), reset, a.GetEffect(), oneLine(a.GetOwner()))
 	for _, p := range []struct{ name, value string }{
-		{"goes to", a.GetOrigin()}, {"account", a.GetAccount()}, {"profile", a.GetProfile()}, {"session", a.GetSession()},
-		{"network", networkOf(a.GetClosed())}, {"call", a.GetCall()}, {"approval", a.GetId()}, {"state", a.GetState()}, {"digest", a.GetDigest()}, {"note", a.GetReason()},
+		{"goes to", a.GetOrigin()},
+		{"account", a.GetAccount()},
+		{"profile", a.GetProfile()},
+		{"session", a.GetSession()},
+		{"network", networkOf(a.GetClosed())},
+		{"call", a.GetCall()},
+		{"approval", a.GetId()},
+		{"state", a.GetState()},
+		{"digest", a.GetDigest()},
+		{"note", a.GetReason()},
 	} {
 		if p.value != "" {
 			fmt.Fprintf(w, "%-9s %s\n", p.name, oneLine(p.value))
@@ -253,9 +266,9 @@ func (g *Globals) decide(ctx context.Context, d decision) error {
 		d.grant.When = shown.GetSuggestedWhen()
 	}
 	if d.grant != nil {
-		g.note("The grant: %s, at most %d calls within %s.", oneLine(d.grant.GetWhen()), d.grant.GetCalls(), time.Duration(d.grant.GetSeconds())*time.Second)
+		g.noteGrant(d.grant)
 	}
-	if err := g.confirm(d.yes, "Run exactly this?"); err != nil {
+	if err := g.confirm(ctx, d.yes, "Run exactly this?"); err != nil {
 		return err
 	}
 	return g.send(ctx, api, shown.GetApproval().GetId(), d)
@@ -264,7 +277,7 @@ func (g *Globals) decide(ctx context.Context, d decision) error {
 func (g *Globals) send(ctx context.Context, api sallyportv1connect.OperatorClient, id string, d decision) error {
 	r, err := answer(api.Decide(ctx, &sallyportv1.DecideRequest{Approval: id, Digest: d.digest, Decision: d.verdict, Reason: d.reason, Grant: d.grant}))
 	if err != nil {
-		return err
+		return decided(err)
 	}
 	if g.JSON {
 		g.printJSON(r)
@@ -281,6 +294,14 @@ func (g *Globals) send(ctx context.Context, api sallyportv1connect.OperatorClien
 		fmt.Fprintln(g.out, "approved; it runs now")
 	}
 	return nil
+}
+
+func (g *Globals) noteGrant(k *sallyportv1.SessionGrant) {
+	when := "for any arguments"
+	if k.GetWhen() != "" {
+		when = "where " + oneLine(k.GetWhen())
+	}
+	g.note("The grant: %s, at most %s within %s.", when, count(int(k.GetCalls()), "call", "calls"), config.Length(time.Duration(k.GetSeconds())*time.Second))
 }
 
 // deciding says what a failed decision means to the person who watches.

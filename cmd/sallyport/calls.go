@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
 	"sallyport.dev/errs"
 )
 
@@ -15,7 +18,7 @@ type callsCmd struct {
 	Show    callsShowCmd    `cmd:"" help:"Show one call: what happened, step by step."`
 	Follow  callsFollowCmd  `cmd:"" help:"Print calls as they happen."`
 	Resolve callsResolveCmd `cmd:"" help:"Say what became of an uncertain call."`
-	Purge   notBuilt        `cmd:"" help:"Forget the bodies of a call."`
+	Purge   callsPurgeCmd   `cmd:"" help:"Forget the bodies of an ended call: its arguments and its answer. Every digest stays."`
 }
 
 type callsListCmd struct {
@@ -24,7 +27,7 @@ type callsListCmd struct {
 	Connection string `help:"Of this connection."`
 	Owner      string `help:"Of this person's sessions."`
 	Limit      int32  `help:"At most so many." default:"50"`
-	Before     string `help:"Older than this call."`
+	Before     string `help:"The next page: what the former one named." placeholder:"CURSOR"`
 }
 
 // Run prints the journal's newest calls.
@@ -33,8 +36,12 @@ func (c *callsListCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
+	in, err := g.sessionID(ctx, c.Session)
+	if err != nil {
+		return err
+	}
 	r, err := answer(api.ListCalls(ctx, &sallyportv1.ListCallsRequest{
-		Session: c.Session, State: c.Status, Connection: c.Connection, Owner: c.Owner, Limit: c.Limit, Before: c.Before,
+		Session: in, State: c.Status, Connection: c.Connection, Owner: c.Owner, Limit: c.Limit, Before: c.Before,
 	}))
 	if err != nil {
 		return err
@@ -99,8 +106,15 @@ func (c *callsShowCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	fmt.Fprintf(g.out, "\nwire      %s\ndelivery  %s\nsession   %s of %s, profile %s\n", facts(k), k.GetDelivery(), k.GetSession(), oneLine(k.GetOwner()), oneLine(k.GetProfile()))
 	for _, p := range []struct{ name, value string }{
-		{"approved", r.GetApprovedBy()}, {"grant", r.GetGrant()}, {"retry of", r.GetRetryOf()}, {"twins", strings.Join(r.GetTwins(), " ")},
-		{"reason", k.GetReason()}, {"record", r.GetRecordDigest()}, {"arguments", r.GetArgumentsDigest()}, {"binding", r.GetBindingDigest()}, {"answer", r.GetResultDigest()},
+		{"approved", r.GetApprovedBy()},
+		{"grant", r.GetGrant()},
+		{"retry of", r.GetRetryOf()},
+		{"twins", strings.Join(r.GetTwins(), " ")},
+		{"reason", k.GetReason()},
+		{"record", r.GetRecordDigest()},
+		{"arguments", r.GetArgumentsDigest()},
+		{"binding", r.GetBindingDigest()},
+		{"answer", r.GetResultDigest()},
 	} {
 		if p.value != "" {
 			fmt.Fprintf(g.out, "%-9s %s\n", p.name, oneLine(p.value))
@@ -146,9 +160,17 @@ type callsFollowCmd struct {
 
 // Run prints calls as their rows change, until interrupted.
 func (c *callsFollowCmd) Run(ctx context.Context, g *Globals) error {
-	return g.watch(ctx, &sallyportv1.WatchRequest{Kinds: []string{"call", "question"}, Session: c.Session}, func(e *sallyportv1.WatchResponse) error {
-		if g.JSON {
-			g.printJSON(e)
+	in, err := g.sessionID(ctx, c.Session)
+	if err != nil {
+		return err
+	}
+	return g.watch(ctx, &sallyportv1.WatchRequest{Kinds: []string{"watching", "call", "question"}, Session: in}, func(e *sallyportv1.WatchResponse) error {
+		switch {
+		case e.GetKind() == "watching":
+			g.note("Following calls. Ctrl-C ends this.")
+			return nil
+		case g.JSON:
+			g.printJSONLine(e)
 			return nil
 		}
 		fmt.Fprintf(g.out, "%s  %-9s %s  %s %s\n", time.UnixMilli(e.GetAtMs()).Format("15:04:05.000"), e.GetKind(), shortID(e.GetId()), e.GetState(), oneLine(e.GetDetail()))
@@ -156,12 +178,43 @@ func (c *callsFollowCmd) Run(ctx context.Context, g *Globals) error {
 	})
 }
 
-// watch hands on events until ctx ends. A control that restarts is dialed again.
+// dialAgain is how long a watch waits before it looks for a control that went away.
+const dialAgain = 500 * time.Millisecond
+
+// watch hands on events until ctx ends. A control that was there and goes away, as for a restart, is dialed again: every time that a watch stands, its
+// first event is of the kind "watching". A control that was never there is an error.
 func (g *Globals) watch(ctx context.Context, r *sallyportv1.WatchRequest, handle func(*sallyportv1.WatchResponse) error) error {
 	api, err := g.client()
 	if err != nil {
 		return err
 	}
+	stood, lost := false, false
+	for {
+		err := g.watchOnce(ctx, api, r, func(e *sallyportv1.WatchResponse) error {
+			if e.GetKind() == "watching" && stood {
+				g.note("Control is back.")
+			}
+			stood, lost = true, false
+			return handle(e)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // it was told to end
+		case !stood || !errs.Is(err, errs.Unreachable):
+			return err
+		case !lost:
+			lost = true
+			g.note("Control went away; waiting for it. Ctrl-C ends this.")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(dialAgain):
+		}
+	}
+}
+
+func (g *Globals) watchOnce(ctx context.Context, api sallyportv1connect.OperatorClient, r *sallyportv1.WatchRequest, handle func(*sallyportv1.WatchResponse) error) error {
 	stream, err := api.Watch(ctx, r)
 	if err != nil {
 		return apiError(err)
@@ -169,8 +222,8 @@ func (g *Globals) watch(ctx context.Context, r *sallyportv1.WatchRequest, handle
 	defer stream.Close()
 	for {
 		e, err := stream.Receive()
-		if ctx.Err() != nil {
-			return nil
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errs.Wrap(errs.Unreachable, "control ended", err)
 		}
 		if err != nil {
 			return apiError(err)
@@ -192,7 +245,7 @@ type callsResolveCmd struct {
 // Run resolves an uncertain call.
 func (c *callsResolveCmd) Run(ctx context.Context, g *Globals) error {
 	if c.Override {
-		if err := g.confirm(c.Yes, "The request may still be on its way. Resolve all the same?"); err != nil {
+		if err := g.confirm(ctx, c.Yes, "The request may still be on its way. Resolve all the same?"); err != nil {
 			return err
 		}
 	}
@@ -202,7 +255,7 @@ func (c *callsResolveCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	r, err := answer(api.Resolve(ctx, &sallyportv1.ResolveRequest{Call: c.ID, Resolution: c.Resolution, Note: c.Note, OverrideUnattested: c.Override}))
 	if err != nil {
-		return err
+		return decided(err)
 	}
 	if g.JSON {
 		g.printJSON(r)
@@ -215,59 +268,28 @@ func (c *callsResolveCmd) Run(ctx context.Context, g *Globals) error {
 	return nil
 }
 
-// explainCodes says what every code means and what to do: for sallyport explain CODE.
-var explainCodes = map[errs.Code]string{
-	errs.RuleDenied:       "A grant of the profile, or its condition, refuses this call. sallyport profiles test PROFILE TOOL --args FILE shows which rule, for which arguments.",
-	errs.UnknownTool:      "The session has no such tool. What is not granted is invisible; a session's tools are frozen when it opens.",
-	errs.InvalidArguments: "The arguments break the schema that was reviewed. The message names the field and what was expected.",
-	errs.LimitReached:     "A grant's count or rate is used up. sallyport grants list shows what is left.",
-	errs.Busy:             "Too many open questions of one session, or too many calls in flight. Decide some, or wait.",
-	errs.ApprovalDenied:   "A person declined the call. Their reason is in the journal and went to the agent.",
-	errs.ApprovalPending:  "The call waits for a person. sallyport approvals list shows it.",
-	errs.ApprovalExpired:  "Nobody decided in time; the call did not run. The profile's approval.expires sets the time.",
-	errs.StillRunning:     "The call was sent and has no answer yet. It is never sent twice.",
-	errs.Rejected:         "The server answered that it did not run the call. That is its word, not a proof, so it is not repeated by itself.",
-	errs.OutcomeUncertain: "The call was sent and the answer was lost: it may or may not have happened. Look at the server, then sallyport calls resolve CALL done|not-done|retry --note TEXT.",
-	errs.Revoked:          "A switch was thrown. sallyport revoke list shows what is withdrawn; sallyport restore gives it back.",
-	errs.Voided:           "Something that the approval was bound to changed before the call ran: policy, connection, catalog, account. Ask again.",
-	errs.NotConnected:     "The connection has no credential for this subject. sallyport credentials set NAME stores one.",
-	errs.NotSent:          "Nothing left the worker, provably. It is safe to try again.",
-	errs.RecordedAnswer:   "An equal call was answered before and the answer was not read; this is that answer. The call was not run a second time.",
-	errs.Cancelled:        "The agent cancelled the call before anything was sent.",
-	errs.Abandoned:        "The server asked for more and got no answer; nothing more was sent.",
-	errs.DeadlineExceeded: "Control did not take the call within its time; it never ran.",
-	errs.UnknownCall:      "await_call named a call that this session does not have.",
-	errs.Invalid:          "The input is wrong; the message says where.",
-	errs.NotFound:         "There is no such object.",
-	errs.Conflict:         "Somebody else was first, or the object changed. Look again.",
-	errs.NotAllowed:       "This identity may not do this.",
-	errs.Unreachable:      "The other side does not answer. sallyport doctor looks for the reason.",
-	errs.Unavailable:      "A part that is needed is down, or not built. It is safe to try again.",
-	errs.Oversize:         "A bound of bytes or entries. The message names it.",
-	errs.Fenced:           "A stale session epoch, lease or store: somebody else took over. Nothing was done.",
-	errs.Quarantined:      "The store is older than what hosts or workers remember: it was restored from a copy. Nothing runs until sallyport store accept-restore.",
-	errs.NotDurable:       "The store cannot promise durability, so nothing is dispatched. Move the state directory to a local disk.",
-	errs.StoreFull:        "No room left for the store. Calls that were sent can still be settled; new ones are refused. Free some space.",
-	errs.TooOld:           "A guest or peer is older than the one before this build. Upgrade it.",
-	errs.ProtectedNumber:  "Both sides must have the same protected version: they are never negotiated down. Upgrade the older side.",
-	errs.Uncertain:        "The outcome is uncertain: exit code 6.",
-	errs.Internal:         "A defect of Sallyport. The log has the detail.",
+type callsPurgeCmd struct {
+	ID  string `arg:"" help:"The call, or a unique beginning of its id."`
+	Yes bool   `help:"Do not ask."`
 }
 
-type explainCmd struct {
-	Code string `arg:"" help:"Such as outcome_uncertain."`
-}
-
-// Run explains a code.
-func (c *explainCmd) Run(g *Globals) error {
-	text, ok := explainCodes[errs.Code(c.Code)]
-	if !ok {
-		return errs.Newf(errs.NotFound, "no code is named %q", c.Code)
+// Run forgets the bodies of a call.
+func (c *callsPurgeCmd) Run(ctx context.Context, g *Globals) error {
+	if err := g.confirm(ctx, c.Yes, "Its arguments and its answer are gone for good. Forget them?"); err != nil {
+		return err
+	}
+	api, err := g.client()
+	if err != nil {
+		return err
+	}
+	r, err := answer(api.PurgeCall(ctx, &sallyportv1.PurgeCallRequest{Id: c.ID}))
+	if err != nil {
+		return err
 	}
 	if g.JSON {
-		g.printJSON(map[string]string{"code": c.Code, "text": text})
+		g.printJSON(r)
 		return nil
 	}
-	fmt.Fprintln(g.out, text)
+	g.note("The bodies of %s are forgotten; its steps and digests stay.", shortID(r.GetCall().GetId()))
 	return nil
 }

@@ -7,13 +7,9 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
-
-	"sallyport.dev/errs"
 )
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func explainText(code string) string { return explainCodes[errs.Code(code)] }
 
 type completionCmd struct {
 	Shell string   `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`

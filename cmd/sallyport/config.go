@@ -39,8 +39,12 @@ func (f *fileFlags) read() ([]byte, []*sallyportv1.ConfigFile, error) {
 	return yaml, files, nil
 }
 
+// problems prints what is wrong with a file, each with its place, unless the answer has it already, and returns the error.
 func (g *Globals) problems(file string, problems []*sallyportv1.Problem) error {
 	for _, p := range problems {
+		if g.JSON {
+			break
+		}
 		at := ""
 		if p.GetLine() > 0 {
 			at = fmt.Sprintf(":%d:%d", p.GetLine(), p.GetColumn())
@@ -51,7 +55,7 @@ func (g *Globals) problems(file string, problems []*sallyportv1.Problem) error {
 		}
 		fmt.Fprintf(g.err, "%s%s: %s%s\n", file, at, oneLine(path), oneLine(p.GetMessage()))
 	}
-	return errs.Newf(errs.Invalid, "%d problems; nothing was changed", len(problems))
+	return errs.Newf(errs.Invalid, "%s in %s; nothing was changed", count(len(problems), "problem", "problems"), file)
 }
 
 func (g *Globals) changes(changes []*sallyportv1.PlanChange) {
@@ -131,37 +135,41 @@ func (c *applyCmd) Run(ctx context.Context, g *Globals) error {
 		}
 		return nil
 	}
-	if err := g.confirm(c.Yes, "Apply this?"); err != nil {
+	if err := g.confirm(ctx, c.Yes, "Apply this?"); err != nil {
 		return err
 	}
 	r, err := answer(api.Apply(ctx, &sallyportv1.ApplyRequest{Yaml: yaml, Files: files, Prune: c.Prune, PlanDigest: plan.GetDigest()}))
 	if err != nil {
-		return err
+		return decided(err)
 	}
 	if g.JSON {
 		g.printJSON(r)
 	}
-	failed := 0
+	if len(r.GetProblems()) > 0 {
+		return g.problems(c.File, r.GetProblems()) // somebody changed what the file rests on since the plan
+	}
+	var failed []string
 	for _, t := range r.GetTests() {
 		if !t.GetOk() {
-			failed++
+			failed = append(failed, t.GetConnection())
 		}
 		if !g.JSON {
-			g.report(t)
+			g.report(t, "in service", "not in service")
 		}
 	}
-	if failed > 0 {
-		return errs.Newf(errs.Unreachable, "applied; %d connections did not pass their test and stay out of service: mend them, then sallyport connections enable NAME", failed)
+	if len(failed) > 0 {
+		return errs.Newf(errs.Unreachable, "applied, but not in service: %s. Mend what the test says, then: sallyport connections enable %s",
+			strings.Join(failed, ", "), failed[0])
 	}
 	g.note("Applied.")
 	return nil
 }
 
-// report prints a test's steps.
-func (g *Globals) report(t *sallyportv1.TestReport) {
-	verdict := "in service"
+// report prints a test's steps under what they came to.
+func (g *Globals) report(t *sallyportv1.TestReport, passed, failed string) {
+	verdict := passed
 	if !t.GetOk() {
-		verdict = "not in service"
+		verdict = failed
 	}
 	fmt.Fprintf(g.out, "%s: %s\n", oneLine(t.GetConnection()), verdict)
 	for _, s := range t.GetSteps() {
@@ -169,7 +177,8 @@ func (g *Globals) report(t *sallyportv1.TestReport) {
 		if !s.GetOk() {
 			mark = "FAIL"
 		}
-		fmt.Fprintf(g.out, "  %s  %-12s %6.1f ms  %s\n", mark, oneLine(s.GetName()), float64(s.GetTookUs())/1000, oneLine(s.GetDetail()))
+		line := fmt.Sprintf("  %s  %-12s %6.1f ms  %s", mark, oneLine(s.GetName()), float64(s.GetTookUs())/1000, oneLine(s.GetDetail()))
+		fmt.Fprintln(g.out, strings.TrimRight(line, " "))
 	}
 }
 

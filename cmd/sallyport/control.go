@@ -59,7 +59,11 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() {
+		if err := store.Close(); err != nil {
+			log.Error("the store was not closed well; it is checked at the next start", "err", err)
+		}
+	}()
 
 	id, err := identity.Name{Role: identity.Control, Name: c.Name, Domain: c.Domain}.ID()
 	if err != nil {

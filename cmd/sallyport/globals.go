@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -78,25 +78,26 @@ func (g *Globals) socket(name string) (string, error) {
 		return "", err
 	}
 	p := filepath.Join(dir, name)
-	if const108 := 107; len(p) > const108 {
-		return "", errs.Newf(errs.Invalid, "the socket's path is longer than %d bytes, which Unix sockets cannot have: name a shorter --state", const108)
+	const longest = 107 // sockaddr_un(7)
+	if len(p) > longest {
+		return "", errs.Newf(errs.Invalid, "the path of the socket %s has %d bytes, and Unix sockets take at most %d: name a shorter --state", p, len(p), longest)
 	}
 	return p, nil
 }
 
 // client is the people's API. Errors of a call are [errs.Error]s: use [answer].
 func (g *Globals) client() (sallyportv1connect.OperatorClient, error) {
-	server := g.Server
-	if server == "" {
-		path, err := g.socket("control.sock")
-		if err != nil {
+	path, isUnix := strings.CutPrefix(g.Server, "unix:")
+	switch {
+	case g.Server == "":
+		var err error
+		if path, err = g.socket("control.sock"); err != nil {
 			return nil, err
 		}
-		server = "unix:" + path
-	}
-	path, isUnix := strings.CutPrefix(server, "unix:")
-	if !isUnix {
+	case !isUnix && strings.HasPrefix(g.Server, "https://"):
 		return nil, errs.New(errs.Unavailable, "signing in over HTTPS is not built: use --server unix:PATH on control's machine")
+	case !isUnix || path == "":
+		return nil, errs.New(errs.Invalid, "--server is unix:PATH or https://HOST")
 	}
 	hc := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -130,7 +131,7 @@ func apiError(err error) error {
 		return errs.Wrap(errs.NotAllowed, "this user may not talk to control: use the account that started it", err)
 	case ce.Code() == connect.CodeUnavailable, errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
 		return errs.Wrap(errs.Unreachable, "control does not answer; is it up? Start it with: sallyport up", err)
-	case ce.Code() == connect.CodeCanceled:
+	case ce.Code() == connect.CodeCanceled, ce.Code() == connect.CodeDeadlineExceeded:
 		return errs.Wrap(errs.Cancelled, "interrupted", err)
 	case ce.Code() == connect.CodeUnimplemented:
 		return errs.Wrap(errs.Unavailable, "this control does not have that: not built", err)
@@ -138,22 +139,37 @@ func apiError(err error) error {
 	return errs.Wrap(errs.Internal, ce.Message(), err)
 }
 
-// printJSON prints a value for machines.
-func (g *Globals) printJSON(v any) {
-	var data []byte
+// printJSON prints a value for machines, on standard output.
+func (g *Globals) printJSON(v any) { printJSON(g.out, v) }
+
+// printJSONLine prints one event of a stream, on one line.
+func (g *Globals) printJSONLine(m proto.Message) {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	var line bytes.Buffer
+	if err == nil {
+		err = json.Compact(&line, raw)
+	}
+	if err != nil {
+		return // bad UTF-8, which control never sends
+	}
+	fmt.Fprintln(g.out, line.String())
+}
+
+func printJSON(w io.Writer, v any) {
 	if m, ok := v.(proto.Message); ok {
 		raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
 		if err != nil {
-			fmt.Fprintf(g.err, "sallyport: %v\n", err)
-			return
+			raw = nil // bad UTF-8, which control never sends
 		}
 		// protojson's white space is random on purpose; scripts and diffs want it stable.
-		var any json.RawMessage = raw
-		data, _ = json.MarshalIndent(any, "", "  ")
-	} else {
-		data, _ = json.MarshalIndent(v, "", "  ")
+		v = json.RawMessage(raw)
 	}
-	fmt.Fprintf(g.out, "%s\n", data)
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false) // what a program reads needs no armour for web pages
+	out.SetIndent("", "  ")
+	if err := out.Encode(v); err != nil {
+		fmt.Fprintln(w, "null")
+	}
 }
 
 // note prints a line for people, on standard error, unless --quiet or --json.
@@ -176,7 +192,7 @@ func (g *Globals) isTerminal(w io.Writer) bool {
 }
 
 // confirm asks before something that cannot be undone. Without a terminal it needs --yes.
-func (g *Globals) confirm(yes bool, question string) error {
+func (g *Globals) confirm(ctx context.Context, yes bool, question string) error {
 	if yes {
 		return nil
 	}
@@ -184,7 +200,7 @@ func (g *Globals) confirm(yes bool, question string) error {
 		return errs.New(errs.Invalid, "without a terminal this needs --yes")
 	}
 	fmt.Fprintf(g.err, "%s [y/N] ", question)
-	line, err := readLine(g.in)
+	line, err := readLine(ctx, g.in)
 	if err != nil {
 		return err
 	}
@@ -194,33 +210,44 @@ func (g *Globals) confirm(yes bool, question string) error {
 	return nil
 }
 
-// readLine reads one line, a byte at a time: what follows belongs to somebody else.
-func readLine(r io.Reader) (string, error) {
-	var line []byte
-	b := make([]byte, 1)
-	for len(line) < 1<<16 {
-		n, err := r.Read(b)
-		if n == 1 {
-			if b[0] == '\n' {
-				return string(line), nil
-			}
-			line = append(line, b[0])
-		}
-		if errors.Is(err, io.EOF) {
-			return string(line), nil
-		}
-		if err != nil {
-			return "", err
-		}
+// readLine reads one line, a byte at a time: what follows belongs to somebody else. Ctrl-C ends it, though the read itself cannot be ended: the
+// program ends soon after. Errors: [errs.Cancelled].
+func readLine(ctx context.Context, r io.Reader) (string, error) {
+	type read struct {
+		line string
+		err  error
 	}
-	return string(line), nil
+	done := make(chan read, 1)
+	go func() {
+		var line []byte
+		b := make([]byte, 1)
+		for len(line) < 1<<16 {
+			n, err := r.Read(b)
+			if n == 1 && b[0] == '\n' || errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				done <- read{"", errs.Wrap(errs.Invalid, "the answer cannot be read", err)}
+				return
+			}
+			line = append(line, b[:n]...)
+		}
+		done <- read{string(line), nil}
+	}()
+	select {
+	case got := <-done:
+		return got.line, got.err
+	case <-ctx.Done():
+		return "", errs.New(errs.Cancelled, "interrupted; nothing was done")
+	}
 }
 
-func person() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
+// count writes a number of things: 1 call, 2 calls.
+func count(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
 	}
-	return "?"
+	return fmt.Sprintf("%d %s", n, more)
 }
 
 func ago(unixMS int64) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"sallyport.dev/control/config"
+	"sallyport.dev/errs"
 )
 
 type referenceCmd struct {
@@ -102,7 +103,7 @@ func codePage() string {
 	}
 	slices.Sort(codes)
 	for _, c := range codes {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", c, explainText(c))
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c, explainCodes[errs.Code(c)])
 	}
 	return b.String()
 }

@@ -23,6 +23,7 @@ import (
 var helpers = map[string]func(args []string) int{
 	launch.Arg:     func([]string) int { return launch.Main() },
 	bwrap.EnterArg: func(args []string) int { return bwrap.EnterMain(args) },
+	supervisor.Arg: func([]string) int { return supervisor.Main(drivers()) },
 }
 
 type runCmd struct {

@@ -1,21 +1,104 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"crypto/ed25519"
-	"encoding/base64"
-	"fmt"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 
 	"sallyport.dev/api/sallyport/v1"
-	"sallyport.dev/control/audit"
+	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
 	"sallyport.dev/errs"
 )
 
 type storeCmd struct {
-	Backup        notBuilt              `cmd:"" help:"Copy the database while it is in use."`
+	Backup        storeBackupCmd        `cmd:"" help:"Copy the database into a new file while it is in use. The copy holds no key."`
 	AcceptRestore storeAcceptRestoreCmd `cmd:"" help:"Leave quarantine: you looked at what a restored copy lost."`
+}
+
+type storeBackupCmd struct {
+	File string `arg:"" help:"A new file. - is standard output."`
+}
+
+// Run writes a copy of the database. Nobody but control opens the database: with control down, copy its directory instead.
+func (c *storeBackupCmd) Run(ctx context.Context, g *Globals) error {
+	api, err := g.client()
+	if err != nil {
+		return err
+	}
+	out, keep, err := c.open(g)
+	if err != nil {
+		return err
+	}
+	n, sum, err := receiveBackup(ctx, api, out)
+	if err := keep(err); err != nil {
+		return err
+	}
+	if g.JSON && c.File != "-" {
+		g.printJSON(map[string]any{"file": c.File, "bytes": n, "sha256": sum})
+		return nil
+	}
+	g.note("%s: %d bytes, SHA-256 %s. It holds no key: keep those of control's state directory as well, in another place.", c.File, n, sum)
+	return nil
+}
+
+// open opens the target. keep makes it last, or removes what is not whole.
+func (c *storeBackupCmd) open(g *Globals) (out io.Writer, keep func(error) error, err error) {
+	if c.File == "-" {
+		return g.out, func(err error) error { return err }, nil
+	}
+	f, err := os.OpenFile(c.File, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, nil, errs.Newf(errs.Conflict, "%s is there already; a backup never replaces a file", c.File)
+	}
+	if err != nil {
+		return nil, nil, errs.Wrap(errs.NotAllowed, c.File+" cannot be written", err)
+	}
+	return f, func(err error) error {
+		if err == nil {
+			if err = f.Sync(); err != nil {
+				err = errs.Wrap(errs.Unavailable, c.File+" cannot be written to the disk", err)
+			}
+		}
+		f.Close()
+		if err != nil {
+			os.Remove(c.File)
+		}
+		return err
+	}, nil
+}
+
+func receiveBackup(ctx context.Context, api sallyportv1connect.OperatorClient, out io.Writer) (n int64, sum string, err error) {
+	stream, err := api.Backup(ctx, &sallyportv1.BackupRequest{})
+	if err != nil {
+		return 0, "", apiError(err)
+	}
+	defer stream.Close()
+	h := sha256.New()
+	for {
+		m, err := stream.Receive()
+		if err == io.EOF { //nolint:errorlint // the stream's own end
+			return n, "", errs.New(errs.Unreachable, "control ended in the middle of the backup; try again")
+		}
+		if err != nil {
+			return n, "", apiError(err)
+		}
+		if want := m.GetSha256(); len(want) > 0 {
+			if !bytes.Equal(want, h.Sum(nil)) {
+				return n, "", errs.New(errs.Internal, "the backup was damaged on its way; try again")
+			}
+			return n, hex.EncodeToString(want), nil
+		}
+		h.Write(m.GetData())
+		n += int64(len(m.GetData()))
+		if _, err := out.Write(m.GetData()); err != nil {
+			return n, "", errs.Wrap(errs.Unavailable, "the backup cannot be written: "+err.Error(), err)
+		}
+	}
 }
 
 type storeAcceptRestoreCmd struct {
@@ -25,7 +108,7 @@ type storeAcceptRestoreCmd struct {
 
 // Run leaves quarantine under a new incarnation.
 func (c *storeAcceptRestoreCmd) Run(ctx context.Context, g *Globals) error {
-	if err := g.confirm(c.Yes, "What this store does not know may have been sent already. Go on with it?"); err != nil {
+	if err := g.confirm(ctx, c.Yes, "What this store does not know may have been sent already. Go on with it?"); err != nil {
 		return err
 	}
 	api, err := g.client()
@@ -37,102 +120,5 @@ func (c *storeAcceptRestoreCmd) Run(ctx context.Context, g *Globals) error {
 		return err
 	}
 	g.note("Out of quarantine, incarnation %s. Uncertain calls wait for a person: sallyport calls list --status uncertain", r.GetIncarnation())
-	return nil
-}
-
-type auditCmd struct {
-	Export auditExportCmd `cmd:"" help:"Write the record as JSON lines."`
-	Verify auditVerifyCmd `cmd:"" help:"Check an exported record offline: every link, every signature."`
-}
-
-type auditExportCmd struct {
-	Out string `help:"Where to write. Default: standard output." placeholder:"FILE"`
-}
-
-// Run exports the record.
-func (c *auditExportCmd) Run(ctx context.Context, g *Globals) error {
-	api, err := g.client()
-	if err != nil {
-		return err
-	}
-	out := g.out
-	if c.Out != "" {
-		f, err := os.OpenFile(c.Out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return errs.Wrap(errs.NotAllowed, c.Out+" cannot be written; it must not exist yet", err)
-		}
-		defer f.Close()
-		out = f
-	}
-	stream, err := api.Export(ctx, &sallyportv1.ExportRequest{})
-	if err != nil {
-		return apiError(err)
-	}
-	defer stream.Close()
-	for {
-		m, err := stream.Receive()
-		if err == io.EOF { //nolint:errorlint // the stream's own end
-			return nil
-		}
-		if err != nil {
-			return apiError(err)
-		}
-		if _, err := out.Write(append(m.GetLine(), '\n')); err != nil {
-			return err
-		}
-	}
-}
-
-type auditVerifyCmd struct {
-	File    string   `arg:"" help:"An exported record, or - for standard input."`
-	Keys    []string `help:"Files with control's public audit keys. Without one, links are checked and signatures are not trusted." placeholder:"FILE"`
-	AtLeast string   `help:"It must reach at least this checkpoint, in base64 as a host or worker kept it." placeholder:"CHECKPOINT"`
-}
-
-// Run verifies an exported record.
-func (c *auditVerifyCmd) Run(g *Globals) error {
-	in := g.in
-	if c.File != "-" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return errs.Wrap(errs.NotFound, c.File+" cannot be read", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	var keys []ed25519.PublicKey
-	for _, path := range c.Keys {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return errs.Wrap(errs.NotFound, path+" cannot be read", err)
-		}
-		more, err := audit.ParsePublicKeys(b)
-		if err != nil {
-			return err
-		}
-		keys = append(keys, more...)
-	}
-	opts := audit.Options{Keys: keys}
-	if c.AtLeast != "" {
-		raw, err := base64.StdEncoding.DecodeString(c.AtLeast)
-		if err != nil {
-			return errs.Wrap(errs.Invalid, "the checkpoint is not base64", err)
-		}
-		signed, err := audit.DecodeSigned(raw)
-		if err != nil {
-			return err
-		}
-		opts.AtLeast = &signed
-	}
-	report, err := audit.Verify(in, opts)
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		g.printJSON(report)
-		return nil
-	}
-	fmt.Fprintf(g.out, "%d records in %d batches of %d runs, rows %d to %d, every link holds\n", report.Records, report.Batches, len(report.Runs), report.First, report.Last)
-	fmt.Fprintf(g.out, "%d checkpoints and %d witnesses checked, %d without a key to check them; signed up to row %d\n", report.Checkpoints, report.Witnesses, report.Unchecked, report.Covered)
 	return nil
 }
