@@ -3,7 +3,8 @@ SHELL := /bin/bash
 GO    ?= go
 TOOL  := $(GO) tool -modfile=tools/go.mod
 BIN   := bin
-SHIP  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w"
+BUILD ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+SHIP  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.build=$(BUILD)"
 
 .PHONY: all build guest generate lint test race fuzz demo bench acceptance chaos hostile conformance mutants clean prepare
 

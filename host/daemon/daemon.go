@@ -111,6 +111,7 @@ func (d *Daemon) Run(ctx context.Context, l, gates net.Listener) error {
 		s.unbridge()
 	}
 	d.mu.Unlock()
+	d.hub.Close()
 	d.work.Wait()
 	d.transport.CloseIdleConnections()
 	if err := <-linked; err != nil && ctx.Err() == nil {
