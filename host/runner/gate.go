@@ -97,20 +97,17 @@ func (s *session) answered(a *sallyportv1.GateAnswer) {
 }
 
 // claimGate takes the gate record of a session that is shut; whatever else lies in its directory waits until it is open.
-func (w *server) claimGate(s *session) (useful int, err error) {
+func (w *server) claimGate(s *session, l *hostside.Listing) error {
+	l.More = false
 	for _, e := range w.notes {
 		if e.kind != relay.KindGate {
 			continue
 		}
-		claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
-		if err != nil {
-			return useful, err
-		}
-		if why == hostside.Taken && s.takeGate(&claimed) {
-			useful++
+		if err := w.one(s, e, l, s.takeGate); err != nil {
+			return err
 		}
 	}
-	return useful, nil
+	return nil
 }
 
 func (s *session) takeGate(claimed *hostside.Claimed) bool {

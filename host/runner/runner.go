@@ -94,6 +94,9 @@ func (r *Runner) Add(cfg Session) error {
 	if !relay.ValidID(cfg.ID) {
 		return errs.New(errs.Invalid, "a session's id is 26 characters of lower-case base32")
 	}
+	if r.session(cfg.ID) != nil { // before its directories are touched
+		return errs.New(errs.Conflict, "the session is served already")
+	}
 	s, err := newSession(r, cfg)
 	if err != nil {
 		return err

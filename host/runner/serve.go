@@ -48,42 +48,41 @@ func (w *server) serve(s *session) (again bool) {
 		s.missing.Do(func() { s.log("the guest's directory cannot be listed", err) })
 		return false
 	}
-	junk, again, err := w.list(s)
+	listing, err := w.list(s)
 	if err != nil {
 		s.missing.Do(func() { s.log("the guest's directory cannot be listed", err) })
 		return false
 	}
-	var useful int
 	if open {
-		useful, err = w.claim(s)
+		err = w.claim(s, &listing)
 	} else {
-		useful, err = w.claimGate(s)
-		again = false
+		err = w.claimGate(s, &listing)
 	}
 	if err != nil {
 		s.log("a record cannot be claimed yet", err)
+		listing.More = false
 	}
 	s.mu.Lock()
-	soon := err != nil || len(s.calls) > 0
+	listing.Active = err != nil || len(s.calls) > 0
 	s.mu.Unlock()
-	watch.After(useful, junk, soon)
-	return again && err == nil
+	return watch.After(listing)
 }
 
 // list fills w.calls and w.notes with as much as one turn takes.
-func (w *server) list(s *session) (junk int, more bool, err error) {
+func (w *server) list(s *session) (l hostside.Listing, err error) {
 	w.calls, w.notes = w.calls[:0], w.notes[:0]
-	junk, full, err := s.box.List(w.buffer[:], func(kind relay.Kind, name, id string) bool {
+	var full bool
+	l.Junk, full, err = s.box.List(w.buffer[:], func(kind relay.Kind, name, id string) bool {
 		if kind == relay.KindCall {
 			if len(w.calls) == turnCalls {
-				more = true
+				l.More = true
 				return len(w.notes) < turnNotes
 			}
 			w.calls = append(w.calls, entry{kind, name, id})
 			return true
 		}
 		if len(w.notes) == turnNotes {
-			more = true
+			l.More = true
 			return len(w.calls) < turnCalls
 		}
 		w.notes = append(w.notes, entry{kind, name, id})
@@ -95,36 +94,45 @@ func (w *server) list(s *session) (junk int, more bool, err error) {
 	if full {
 		s.exceed("more than 4,096 entries in new/")
 	}
-	return junk, more, err
+	return l, err
 }
 
-// claim takes what was listed, calls before notes: a call is published before its cancel. It returns how many were worth waking for.
-func (w *server) claim(s *session) (useful int, err error) {
+// claim takes what was listed, calls before notes: a call is published before its cancel.
+func (w *server) claim(s *session, l *hostside.Listing) error {
 	for _, e := range w.calls {
 		if !s.room() {
+			l.More = false // it is woken once there is room
 			break
 		}
-		claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
-		if err != nil {
-			return useful, err
-		}
-		if why == hostside.Taken && s.admit(&claimed) {
-			useful++
+		if err := w.one(s, e, l, s.admit); err != nil {
+			return err
 		}
 	}
 	for _, e := range w.notes {
 		if e.kind == relay.KindCancel && s.tooEarly(e.id) {
 			continue
 		}
-		claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
-		if err != nil {
-			return useful, err
-		}
-		if why == hostside.Taken && s.note(&claimed) {
-			useful++
+		if err := w.one(s, e, l, s.note); err != nil {
+			return err
 		}
 	}
-	return useful, nil
+	return nil
+}
+
+// one claims an entry and counts what do says to it.
+func (w *server) one(s *session, e entry, l *hostside.Listing, do func(*hostside.Claimed) bool) error {
+	claimed, why, err := s.box.Claim(e.kind, e.name, e.id)
+	switch {
+	case err != nil:
+		return err
+	case why != hostside.Taken:
+		l.Wasted++
+	case do(&claimed):
+		l.Useful++
+	default:
+		l.Wasted++
+	}
+	return nil
 }
 
 // room reports whether the session may hold another record; where it may not, it is woken once it may.
@@ -145,7 +153,7 @@ func (s *session) room() bool {
 	return true
 }
 
-// admit takes up a call record, or refuses it with a result of its own. It reports whether the record was a call of this session.
+// admit takes up a call record, or refuses it with a result of its own. It reports whether the record is a new call.
 func (s *session) admit(claimed *hostside.Claimed) bool {
 	record, err := s.parse(claimed)
 	s.mu.Lock()
@@ -169,7 +177,7 @@ func (s *session) admit(claimed *hostside.Claimed) bool {
 		first.what = sendAttach
 	case hostside.Attached, hostside.Answered:
 		s.settle(claimed) // its result will lie, or lies, where its writer looks
-		return true
+		return false
 	case hostside.Conflicting:
 		s.refuse(claimed, record.Tool, errs.New(errs.Conflict, "its id is that of another call"))
 		return false

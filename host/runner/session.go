@@ -99,7 +99,7 @@ func newSession(r *Runner, cfg Session) (*session, error) {
 		gate: newGate(),
 	}
 	if err := s.recover(); err != nil {
-		box.Close()
+		s.close()
 		return nil, err
 	}
 	return s, nil

@@ -25,9 +25,12 @@ const (
 	stormMost      = 5 * time.Minute
 )
 
-// junkPause is how long the next listing waits for each entry that the last one had to skip, so that a directory full of them costs a
-// bounded share of a processor.
-const junkPause = 50 * time.Microsecond
+// What a listing found for nothing puts off the next one, so that it costs a bounded share of a processor: each entry that had to be skipped
+// again, and each that was taken and meant nothing.
+const (
+	junkPause   = 50 * time.Microsecond
+	wastedPause = time.Millisecond
+)
 
 // Wake says why a session should be looked at; reasons add up.
 type Wake uint8
@@ -124,22 +127,38 @@ func (s *Watch) Before(reason Wake) error {
 	return nil
 }
 
-// After ends a listing: useful records were taken, junk entries skipped; active says whether a call of the session is in flight.
-func (s *Watch) After(useful, junk int, active bool) {
+// Listing is what came of one.
+type Listing struct {
+	Useful int  // records that were taken and meant something
+	Wasted int  // records that were taken and meant nothing
+	Junk   int  // entries that were refused before, and skipped
+	More   bool // it stopped before the end
+	Active bool // a call of the session is in flight
+}
+
+// After ends a listing. It reports whether the next one may follow at once; where there is more and it may not, the session is woken when it may.
+func (s *Watch) After(l Listing) (again bool) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return
+		return false
 	}
-	s.tokens = min(s.tokens+float64(useful), wakesBurst)
-	s.active = active
-	if junk > 0 {
-		s.notYet = now.Add(time.Duration(junk) * junkPause)
+	s.tokens = min(s.tokens+float64(l.Useful), wakesBurst)
+	s.active = l.Active
+	if pause := time.Duration(l.Junk)*junkPause + time.Duration(l.Wasted)*wastedPause; pause > 0 {
+		s.notYet = now.Add(pause)
 	}
-	if next := now.Add(s.pause()); next.Before(s.due) {
+	next := now.Add(s.pause())
+	again = l.More
+	if again && now.Before(s.notYet) {
+		s.deferred |= WakeEvent
+		again, next = false, s.notYet
+	}
+	if next.Before(s.due) {
 		s.schedule(now, next)
 	}
+	return again
 }
 
 // Armed reports whether the session has a watch; without one it is polled.

@@ -63,7 +63,7 @@ func look(t *testing.T, w *Watcher, b *Box, active bool) *looker {
 					return true
 				})
 				l.listed.Add(1)
-				l.watch.After(useful, junk, active)
+				l.watch.After(Listing{Useful: useful, Junk: junk, Active: active})
 			}
 		}
 	}()
@@ -313,11 +313,11 @@ func TestPauses(t *testing.T) {
 		if n := l.listed.Load() - before; n < 45 || n > 80 {
 			t.Errorf("an idle session was listed %d times in an hour", n)
 		}
-		l.watch.After(0, 0, true)
+		l.watch.After(Listing{Active: true})
 		<-time.After(listActive)
 		synctest.Wait()
 		before = l.listed.Load()
-		l.watch.After(0, 0, true)
+		l.watch.After(Listing{Active: true})
 		<-time.After(listActive)
 		synctest.Wait()
 		if n := l.listed.Load() - before; n != 1 {
@@ -338,7 +338,9 @@ func TestJunkIsPaidFor(t *testing.T) {
 		w := NewPoller()
 		var wakes atomic.Int64
 		watch := w.Add(b, func(Wake) { wakes.Add(1) })
-		watch.After(0, 4000, false)
+		if watch.After(Listing{Junk: 4000, More: true}) {
+			t.Error("the next listing may follow at once")
+		}
 		wakes.Store(0)
 		for range 100 {
 			watch.events(1, WakeEvent)
@@ -347,6 +349,23 @@ func TestJunkIsPaidFor(t *testing.T) {
 			t.Errorf("woke %d times at once", n)
 		}
 		<-time.After(4000*junkPause - time.Millisecond)
+		synctest.Wait()
+		if n := wakes.Load(); n != 0 {
+			t.Errorf("woke %d times too early", n)
+		}
+		<-time.After(2 * time.Millisecond)
+		synctest.Wait()
+		if n := wakes.Load(); n != 1 {
+			t.Errorf("woke %d times", n)
+		}
+		if !watch.After(Listing{Useful: 100, More: true}) {
+			t.Error("a listing that found much may not go on")
+		}
+		wakes.Store(0)
+		if watch.After(Listing{Useful: 1, Wasted: 30, More: true}) {
+			t.Error("a listing that took much for nothing may go on")
+		}
+		<-time.After(30*wastedPause - time.Millisecond)
 		synctest.Wait()
 		if n := wakes.Load(); n != 0 {
 			t.Errorf("woke %d times too early", n)

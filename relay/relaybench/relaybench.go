@@ -104,7 +104,7 @@ func (s *server) serve(reason hostside.Wake) error {
 		failed = err
 		return err == nil
 	})
-	s.watch.After(useful, junk, useful > 0)
+	s.watch.After(hostside.Listing{Useful: useful, Junk: junk, Active: useful > 0})
 	if err == nil {
 		err = failed
 	}
