@@ -149,6 +149,23 @@ func (p *Plan) Check() error {
 	return nil
 }
 
+// Settle returns an environment in which every variable stands once: the last entry of a name counts, as in a shell. (Programs differ in what
+// they make of two.)
+func Settle(env []string) []string {
+	last := make(map[string]int, len(env))
+	for i, entry := range env {
+		name, _, _ := strings.Cut(entry, "=")
+		last[name] = i
+	}
+	settled := make([]string, 0, len(last))
+	for i, entry := range env {
+		if name, _, _ := strings.Cut(entry, "="); last[name] == i {
+			settled = append(settled, entry)
+		}
+	}
+	return settled
+}
+
 func cleanAbs(p string) bool { return filepath.IsAbs(p) && filepath.Clean(p) == p }
 
 // reserved are the folders inside that are ours: a workspace whose own path is one of them, or lies above them, is shown at /workspace.

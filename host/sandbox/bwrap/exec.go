@@ -112,7 +112,7 @@ func (in *instance) enterOrder(c sandbox.Command) ([]byte, error) {
 	if dir == "" {
 		dir = sandbox.Workdir(in.plan.Workspace)
 	}
-	e := enter{Args: c.Args, Env: slices.Concat(in.plan.Env, c.Env), Dir: dir, Nested: in.plan.Nested}
+	e := enter{Args: c.Args, Env: sandbox.Settle(slices.Concat(in.plan.Env, c.Env)), Dir: dir, Nested: in.plan.Nested}
 	if in.levels.PIDs == sandbox.Rlimit {
 		e.Processes = uint64(in.plan.Bounds.PIDs)
 	}

@@ -128,17 +128,19 @@ func (in *instance) arguments(source func(string) string) ([]string, []data, err
 	v.add("--proc", "/proc", "--dev", "/dev")
 	v.scratch(in.plan.Bounds.Memory)
 	v.session(in.plan.In, in.plan.Out, in.home())
-	for _, p := range in.plan.Installs {
-		if err := v.install(p); err != nil {
-			return nil, nil, errs.Wrap(errs.NotFound, "an install folder of the harness is gone", err)
-		}
-	}
 	workdir := sandbox.Workdir(in.plan.Workspace)
+	// A later mount covers an earlier one: an install folder around the workspace comes before it, one inside it after it.
+	if err := v.installs(in.plan.Installs, func(p string) bool { return within(workdir, p) }); err != nil {
+		return nil, nil, err
+	}
 	if in.root != nil {
 		v.workspace(in.plan.Workspace.Path, in.plan.Workspace.Mode, workdir, in.guarding.guards)
 	}
+	if err := v.installs(in.plan.Installs, func(p string) bool { return !within(workdir, p) }); err != nil {
+		return nil, nil, err
+	}
 	v.add("--remount-ro", "/", "--chdir", workdir, "--clearenv")
-	for _, entry := range in.plan.Env {
+	for _, entry := range sandbox.Settle(in.plan.Env) {
 		name, value, _ := strings.Cut(entry, "=")
 		v.add("--setenv", name, value)
 	}
@@ -160,10 +162,14 @@ func (in *instance) limitsAtLaunch() []launch.Limit {
 		limits = append(limits, launch.Limit{Resource: unix.RLIMIT_NPROC, Value: uint64(in.plan.Bounds.PIDs)})
 	}
 	if in.levels.Memory == sandbox.Rlimit {
-		limits = append(limits, launch.Limit{Resource: unix.RLIMIT_DATA, Value: uint64(in.plan.Bounds.Memory)})
+		limits = append(limits, launch.Limit{Resource: unix.RLIMIT_DATA, Value: uint64(max(in.plan.Bounds.Memory, leastData))})
 	}
 	return limits
 }
+
+// leastData is the smallest limit of a process's data: unlike a control group it counts what is reserved and never touched, and a runtime
+// reserves a lot.
+const leastData = 512 << 20
 
 // limitLevels says what is reached when resource limits stand in for missing control groups.
 func (in *instance) limitLevels(l sandbox.Levels) sandbox.Levels {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sallyport.dev/errs"
 	"sallyport.dev/host/sandbox"
 )
 
@@ -108,9 +109,10 @@ func shell() string {
 // scratch makes the folders that are empty and vanish with the sandbox. They lie in memory, so each is bounded.
 func (v *view) scratch(memory int64) {
 	size := strconv.FormatInt(max(memory/2, 16<<20), 10)
-	for _, p := range []string{"/tmp", "/var/tmp"} {
+	for _, p := range []string{"/tmp", "/var/tmp", "/dev/shm"} {
 		v.add("--size", size, "--perms", "1777", "--tmpfs", p)
 	}
+	v.add("--remount-ro", "/dev")
 	for _, p := range []string{"/run", "/home", "/root", "/var", "/opt"} {
 		v.add("--perms", "0755", "--dir", p)
 	}
@@ -153,14 +155,19 @@ func (v *view) below(root, p string) string {
 	return filepath.Join(v.source(root), rel)
 }
 
-// install shows a harness. What lies in /usr is there already.
-func (v *view) install(p string) error {
-	if strings.HasPrefix(p, "/usr/") {
-		return nil
+// installs shows the parts of a harness that pick chooses. What lies in /usr is there already.
+func (v *view) installs(all []string, pick func(string) bool) error {
+	for _, p := range all {
+		if within(p, "/usr") || !pick(p) {
+			continue
+		}
+		if _, err := os.Stat(p); errors.Is(err, fs.ErrNotExist) {
+			return errs.Wrap(errs.NotFound, "an install folder of the harness is gone", err)
+		}
+		v.readOnly(p, p)
 	}
-	if _, err := os.Stat(p); errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	v.readOnly(p, p)
 	return nil
 }
+
+// within reports whether p is dir or lies in it; both are clean.
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }

@@ -181,7 +181,7 @@ func TestSandboxSetuidFiles(t *testing.T) {
 
 func TestSandboxWritable(t *testing.T) {
 	s := sandboxtest.New(t, "/bin/sh", "-c", `
-for p in / /usr /etc /run /run/sallyport /run/sallyport/in /run/sallyport/in/bin /home /root /var /opt /proc /sys; do
+for p in / /usr /etc /run /run/sallyport /run/sallyport/in /run/sallyport/in/bin /home /root /var /opt /proc /sys /dev /dev/pts; do
 	touch $p/x 2>/dev/null && echo "$p is writable"
 done
 for p in /tmp /var/tmp /home/agent /run/sallyport/out/tmp /run/sallyport/out/new . /dev/shm; do
@@ -234,6 +234,25 @@ func TestSandboxInstall(t *testing.T) {
 	s.Plan.Installs = []string{install}
 	s.Plan.Args = []string{"/bin/sh", "-c", install + "/run; ls -A " + filepath.Dir(install)}
 	if r := s.Run(t, sandboxtest.Driver(t)); r.Out != "ran\ntool\n" || !strings.Contains(r.Err, "Read-only file system") {
+		t.Errorf("%s%s", r.Out, r.Err)
+	}
+}
+
+// A harness that is installed in the workspace itself is read-only there, like any other.
+func TestSandboxInstallInTheWorkspace(t *testing.T) {
+	s := sandboxtest.New(t, "/bin/sh", "-c", "touch node_modules/x; touch y && ls node_modules")
+	s.Write(t, "node_modules/tool", "")
+	s.Plan.Installs = []string{filepath.Join(s.Work, "node_modules")}
+	if r := s.Run(t, sandboxtest.Driver(t)); r.Out != "tool\n" || !strings.Contains(r.Err, "Read-only file system") {
+		t.Errorf("%s%s", r.Out, r.Err)
+	}
+}
+
+// What lies in memory is bounded, also where no control group counts it.
+func TestSandboxScratch(t *testing.T) {
+	s := sandboxtest.New(t, "/bin/sh", "-c", "for p in /tmp /var/tmp /dev/shm; do head -c 70000000 /dev/zero > $p/x; rm $p/x; done 2>&1 | grep -c 'No space left'")
+	s.Plan.Bounds.Memory = 128 << 20
+	if r := s.Run(t, sandboxtest.Driver(t)); r.Out != "3\n" {
 		t.Errorf("%s%s", r.Out, r.Err)
 	}
 }

@@ -176,7 +176,7 @@ func (in *instance) boot(ctx context.Context, stdio sandbox.Stdio) (sandbox.Proc
 
 func (in *instance) launch(ctx context.Context, args, env []string, dir string, stdio sandbox.Stdio) (*launch.Child, error) {
 	o := launch.Order{
-		Path: args[0], Args: args, Env: slices.Concat(in.plan.Env, env, []string{marker + "=" + in.plan.Session}), Dir: dir, UID: -1, GID: -1,
+		Path: args[0], Args: args, Env: sandbox.Settle(slices.Concat(in.plan.Env, env, []string{marker + "=" + in.plan.Session})), Dir: dir, UID: -1, GID: -1,
 		Limits: []launch.Limit{{Resource: unix.RLIMIT_CORE}},
 	}
 	return launch.Start(ctx, in.driver.Launcher, o, launch.Stdio{In: stdio.In, Out: stdio.Out, Err: stdio.Err}, in.group.Add)
