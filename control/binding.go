@@ -29,7 +29,7 @@ func (b *Binding) Digest() Digest {
 		[]byte(b.Org), []byte(b.Session), []byte(b.Profile), number(b.ProfileVersion), []byte(b.Connection),
 		number(b.Revision), b.Catalog[:], []byte(b.Tool), []byte(b.Effect), []byte(b.Account), []byte(b.Subject), b.Arguments,
 	}
-	if b.RequestState != nil || b.InputResponses != nil {
+	if len(b.RequestState) > 0 || len(b.InputResponses) > 0 {
 		state, responses := Sum(b.RequestState), Sum(b.InputResponses)
 		parts = append(parts, state[:], responses[:])
 	}

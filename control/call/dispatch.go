@@ -84,7 +84,7 @@ func (d *driver) finishBy() time.Time {
 // dispatch takes a call that may run through Prepare, the barrier and Go. A write is prepared before its barrier, so that whatever fails first is
 // safe; an allowed read commits first.
 func (d *driver) dispatch(ctx context.Context) {
-	if d.row.State == journal.Retrying && d.row.Answer == nil {
+	if d.row.State == journal.Retrying && len(d.row.Answer) == 0 {
 		until := time.Now().Add(retryPause)
 		for time.Now().Before(until) && !d.stopped && !d.wantCancel {
 			d.wait(ctx, until)

@@ -219,6 +219,9 @@ func (d *driver) step(ctx context.Context, event journal.Event, why control.Step
 	if question != nil && question.Kind == control.AskApproval {
 		a.MaxOpen = MaxOpenQuestions
 	}
+	if d.row.Lease != d.p.cfg.Run {
+		a.NewLease = d.p.cfg.Run // an uncertain call is nobody's to drive, until it is driven again
+	}
 	for pause := storeRetry; ; pause = min(2*pause, storeRetryTop) {
 		got, err := d.p.cfg.Store.Advance(ctx, a)
 		switch {
@@ -248,6 +251,9 @@ func (d *driver) moved(a *Advance) {
 	next := *d.row
 	next.State = a.Step.To
 	applySet(&next, &a.Set)
+	if a.NewLease != "" {
+		next.Lease = a.NewLease
+	}
 	if next.State.Final() || next.State == journal.Uncertain {
 		next.SettledAt = d.p.cfg.Store.Now()
 	}

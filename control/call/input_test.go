@@ -3,6 +3,7 @@ package call_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sallyport.dev/control"
@@ -49,6 +50,21 @@ func TestInputRequired(t *testing.T) {
 			t.Fatalf("the worker got %s", got)
 		}
 	})
+	bubble(t, "what was asked with before is not sent again", func(t *testing.T, r *rig) {
+		second := strings.Replace(wants, `,"requestState":"opaque\u00e9"`, "", 1)
+		r.workers.plan = func(in *intent.Intent) plan {
+			return plan{outcome: answered([]string{wants, second, `{"content":[]}`}[in.Attempt-1])}
+		}
+		c := r.do("create_issue", issue)
+		r.approve(c)
+		for range 2 {
+			r.no(r.decide(r.question(c), control.Answer, func(q *inbox.Request) { q.Answer = []byte(`{"size":{"size":1}}`) }))
+		}
+		r.says(c, `{"content":[]}`)
+		if got := string(r.workers.meta[r.row(c).Intent]); strings.Contains(got, "requestState") {
+			t.Fatalf("the worker got %s", got)
+		}
+	})
 	bubble(t, "at most three times", func(t *testing.T, r *rig) {
 		r.plan(plan{outcome: answered(wants)})
 		c := r.do("create_issue", issue)
@@ -59,6 +75,27 @@ func TestInputRequired(t *testing.T) {
 		}
 		r.state(c, journal.Abandoned)
 		r.says(c, "tracker asked a person for more before it could finish create_issue, and got no answer", "it asked too often")
+	})
+	bubble(t, "as late evidence", func(t *testing.T, r *rig) {
+		hold := make(chan struct{})
+		r.plan(plan{outcome: answered(wants), hold: hold})
+		c := r.do("create_issue", issue)
+		r.approve(c)
+		r.workers.cut()
+		r.later(time.Minute)
+		r.state(c, journal.Uncertain)
+		r.crash(false)
+		r.later(time.Minute)
+		r.workers.plan = ask(r, `{"content":[]}`)
+		close(hold)
+		r.workers.join()
+		synctest.Wait()
+		r.state(c, journal.InputWanted)
+		r.no(r.decide(r.question(c), control.Answer, func(q *inbox.Request) { q.Answer = []byte(`{"size":{"size":2}}`) }))
+		r.state(c, journal.Answered)
+		if a := r.row(c).Attempt; a != 2 {
+			t.Fatalf("attempt %d", a)
+		}
 	})
 	bubble(t, "a person declines", func(t *testing.T, r *rig) {
 		r.workers.plan = ask(r, `{}`)

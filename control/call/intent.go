@@ -12,19 +12,17 @@ import (
 // continuation is what travels beside the intent of an attempt that answers an input_required: {"requestState":…,"inputResponses":…}, both as they
 // were, by concatenation.
 func continuation(c *control.Call) []byte {
-	if c.RequestState == nil && c.Answer == nil {
+	if len(c.Answer) == 0 {
 		return nil
 	}
 	b := []byte{'{'}
-	if c.RequestState != nil {
+	if len(c.RequestState) > 0 {
 		b = append(append(b, `"requestState":`...), c.RequestState...)
 	}
-	if c.Answer != nil {
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b = append(append(b, `"inputResponses":`...), c.Answer...)
+	if len(b) > 1 {
+		b = append(b, ',')
 	}
+	b = append(append(b, `"inputResponses":`...), c.Answer...)
 	return append(b, '}')
 }
 

@@ -40,8 +40,11 @@ func (p *Pipeline) late(ctx context.Context, run string, o Outcome) {
 // settleLate writes late evidence. It returns false when the store did not answer.
 func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome) bool {
 	event, set := p.judge(row, o)
-	if event == journal.OnLost || event == journal.OnInput || event == journal.OnTask {
-		return true // no news: uncertain it is. A question that nobody can answer any more is none.
+	switch event {
+	case journal.OnLost, journal.OnTask:
+		return true // no news: uncertain it is
+	case journal.OnInput:
+		return p.lateInput(ctx, row, set, o)
 	}
 	to, err := journal.Next(row.State, event, journal.Situation{Write: true, Attempt: row.Attempt})
 	if err != nil {
@@ -65,6 +68,26 @@ func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome)
 			s.moved(&next)
 		}
 	}
+	return true
+}
+
+// lateInput goes on with a call whose server, as it turns out, asked for more.
+func (p *Pipeline) lateInput(ctx context.Context, row *control.Call, set Set, o Outcome) bool {
+	s, err := p.session(ctx, row.Session, 0)
+	if err != nil {
+		return false
+	}
+	l, mine := p.reg.claim(&live{id: row.ID, session: row.Session, digest: row.RecordDigest, box: newMailbox()})
+	if !mine {
+		return true
+	}
+	d := &driver{p: p, l: l, s: s, row: row, bound: s.tool(row.Name)}
+	d.inputWanted(ctx, control.Step{Actor: row.Worker, Reason: "late evidence", Digest: control.Sum(o.Body)}, set)
+	if d.stopped || d.row.State == journal.Uncertain {
+		d.close()
+		return !d.stopped
+	}
+	p.spawn(func() { d.run(p.life) })
 	return true
 }
 

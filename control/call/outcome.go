@@ -220,7 +220,8 @@ func (p *Pipeline) judge(c *control.Call, o Outcome) (journal.Event, Set) {
 	code := codeOf(event, c.Effect)
 	set.Code = &code
 	if event == journal.OnInput {
-		set.RequestState, set.InputRequests = input.state, input.requests
+		// What is not there now must not stay from the round before: empty, not nil, writes.
+		set.RequestState, set.InputRequests = append([]byte{}, input.state...), append([]byte{}, input.requests...)
 	}
 	if event == journal.OnTask {
 		set.TaskHandle = input.task

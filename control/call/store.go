@@ -242,7 +242,7 @@ type Advance struct {
 	Durable  bool
 }
 
-// Set is what a step writes beside the state. Pointers and slices that are nil leave the column as it is.
+// Set is what a step writes beside the state. Pointers and slices that are nil leave the column as it is; an empty slice that is not nil clears it.
 type Set struct {
 	Facts         *control.Facts
 	Body          []byte

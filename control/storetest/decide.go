@@ -152,6 +152,15 @@ func testAnswers(t *testing.T, f *fixture) {
 		b := f.barrier(row, control.Authority{Kind: control.ByApproval, ID: q.ID})
 		want(t, "commit", f.commit(b), "done")
 		want(t, "attempt", f.load(c.ID).Attempt, 2)
+		// The next round asks without a state: an empty slice clears what the one before left, nil would keep it.
+		row = f.load(c.ID)
+		s := f.step(row, journal.OnInput, journal.InputWanted)
+		s.Set.RequestState = []byte{}
+		s.Question = f.question(row, control.AskInput)
+		want(t, "asked again", f.advance(s), "done")
+		row = f.load(c.ID)
+		want(t, "state cleared", len(row.RequestState), 0)
+		want(t, "requests kept", string(row.InputRequests), `[{"n":1.10}]`)
 	})
 	t.Run("no input", func(t *testing.T) {
 		c, q := wanted(t)
