@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
-	"sallyport.dev/control/journalkey"
 	"sallyport.dev/errs"
 )
 
@@ -108,7 +106,7 @@ func TestAnotherJournalKeyOpensNothing(t *testing.T) {
 	opts := testOptions(t, t.TempDir())
 	var id string
 	reopen(t, opts, func(s *Store) { id = newWorld(t, s).ended([]byte("a"), []byte("b")).ID })
-	opts.Key = journalkey.New()
+	opts.Key = freshKey(t)
 	s := openTest(t, opts)
 	if _, err := s.Call(t.Context(), id); !errs.Is(err, errs.Internal) {
 		t.Fatal(err)
@@ -249,22 +247,4 @@ func TestRetention(t *testing.T) {
 		}
 		newWorldAgain(t, s).oneWrite(func(acknowledged) {})
 	})
-}
-
-func TestPurgeBodiesBefore(t *testing.T) {
-	opts := testOptions(t, t.TempDir())
-	clock := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	opts.Now = func() time.Time { return clock }
-	s := openTest(t, opts)
-	w := newWorld(t, s)
-	w.ended([]byte("a"), []byte("b"))
-	clock = clock.Add(time.Hour)
-	kept := w.ended([]byte("a"), []byte("b"))
-	n, err := s.PurgeBodies(t.Context(), clock, ada)
-	if err != nil || n != 2 {
-		t.Fatal(n, err)
-	}
-	if c, err := s.Call(context.Background(), kept.ID); err != nil || c.Body == nil {
-		t.Fatal(err)
-	}
 }

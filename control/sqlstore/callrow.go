@@ -84,21 +84,6 @@ func (c *conn) callByID(id string) (*callRow, error) { return c.oneCall(sqlCallB
 
 const sqlCallBySeq = `SELECT ` + callColumns + ` FROM calls WHERE seq = ?`
 
-// callsBySeq returns those of the numbered calls that are there, in their order, without bodies.
-func (c *conn) callsBySeq(seqs []int64) ([]*callRow, error) {
-	out := make([]*callRow, 0, len(seqs))
-	for _, seq := range seqs {
-		one, err := c.oneCall(sqlCallBySeq, seq)
-		if err != nil {
-			return nil, err
-		}
-		if one != nil {
-			out = append(out, one)
-		}
-	}
-	return out, nil
-}
-
 func (c *conn) oneCall(sql string, args ...any) (*callRow, error) {
 	var out *callRow
 	err := c.rows(sql, args, func(r row) error {

@@ -61,6 +61,9 @@ func (k *walCheckpointer) run(ctx context.Context) {
 }
 
 func (k *walCheckpointer) once() error {
+	if k.s.sync.failure() != nil {
+		return nil
+	}
 	if _, err := k.c.checkpoint("PASSIVE"); err != nil {
 		return err
 	}

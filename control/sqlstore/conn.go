@@ -42,6 +42,11 @@ func (o *Options) connect(path string, readOnly bool, cacheKiB int) (*conn, erro
 		return nil, err
 	}
 	c := &conn{db: db, stmts: map[string]*sqlite3.Stmt{}}
+	// Closing copies nothing by itself: after a failed sync the pages of the log cannot be trusted until they are read with their checksums.
+	if _, err := db.Config(sqlite3.DBCONFIG_NO_CKPT_ON_CLOSE, true); err != nil {
+		c.close()
+		return nil, err
+	}
 	for pragma, want := range map[string]int64{"synchronous": 1, "foreign_keys": 1} {
 		var got int64
 		if _, err := c.row("PRAGMA "+pragma, nil, &got); err != nil || got != want {

@@ -134,13 +134,12 @@ func TestCrashChild(t *testing.T) {
 		fmt.Printf("ACK %s %s %d\n", a.call, a.state, a.counter)
 	}
 	var wg sync.WaitGroup
+	w.t = elsewhere{t}
 	for range 4 {
 		wg.Go(func() {
 			for {
 				w.oneWrite(tell)
-				if err := w.oneRead(); err != nil {
-					panic(err)
-				}
+				w.no(w.oneRead())
 			}
 		})
 	}
@@ -298,6 +297,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 	s := openTest(t, opts)
 	w := newWorld(t, s)
+	w.t = elsewhere{t}
 	var mu sync.Mutex
 	var acks []acknowledged
 	stop := make(chan struct{})
@@ -326,8 +326,14 @@ func TestPowerLoss(t *testing.T) {
 			}
 		})
 	}
+	over := make(chan struct{})
+	go func() { wg.Wait(); close(over) }()
 	for round := range 8 {
-		<-enough
+		select {
+		case <-enough:
+		case <-over:
+			t.Fatal("nobody writes any more")
+		}
 		mu.Lock()
 		told := append([]acknowledged(nil), acks...)
 		mu.Unlock()

@@ -129,8 +129,11 @@ func (s *Store) Remove(ctx context.Context, id string, by control.Person) error 
 	})
 }
 
-// Seen records that a machine is up.
+// Seen records that a machine is up, to within a minute, and at once what changed about it.
 func (s *Store) Seen(id string, g machine.Sight) {
+	if !s.seen.worth("machine "+id, g.Run+" "+g.Build+" "+g.Confinement+" "+string(g.PoolKey), s.Now()) {
+		return
+	}
 	s.queue.ride(func(t *tx) error {
 		_, err := t.exec(`UPDATE machines SET seen = ?, run = ?, build = ?, confinement = ?, pool_key = coalesce(?, pool_key) WHERE id = ?`,
 			t.now, g.Run, g.Build, g.Confinement, g.PoolKey, id)

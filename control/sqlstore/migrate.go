@@ -29,7 +29,7 @@ func migrate(ctx context.Context, path, vfs string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // one connection, nothing pending
 	db.SetMaxOpenConns(1)
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"sallyport.dev/control"
-	"sallyport.dev/control/audit"
 )
 
 // retainStep is how many rows one transaction of the retention removes, so that no other write waits long.
@@ -158,18 +157,6 @@ func (s *Store) retainRest(ctx context.Context, now time.Time) error {
 				return err
 			}
 		}
-		return nil
-	})
-}
-
-// PurgeBodies forgets the bodies of ended calls that were admitted before a time, whatever the retention, and returns how many.
-func (s *Store) PurgeBodies(ctx context.Context, before time.Time, by control.Person) (int, error) {
-	n, err := s.walk(ctx, sqlOldBodies, before, (*tx).dropBody)
-	if err != nil {
-		return n, err
-	}
-	return n, s.do(ctx, durable, func(t *tx) error {
-		t.record(audit.KindStore, t.head.incarnation, "", "purge", "", string(by), "bodies of calls before "+before.UTC().Format(time.RFC3339))
 		return nil
 	})
 }

@@ -142,7 +142,7 @@ func (s *Store) ConfirmGate(ctx context.Context, c session.Confirmation) error {
 // ResumeSession makes the next epoch.
 func (s *Store) ResumeSession(ctx context.Context, id string, last int64, host string, f session.Facts) (int64, error) {
 	var epoch int64
-	err := s.change(ctx, durable|grows, id, last, "resume", host, "driver "+f.Driver, func(t *tx, in *control.Session) error {
+	err := s.change(ctx, durable, id, last, "resume", host, "driver "+f.Driver, func(t *tx, in *control.Session) error {
 		if in.State == control.SessionClosed || last <= 0 {
 			return fenced()
 		}
@@ -177,8 +177,11 @@ func (s *Store) CloseSession(ctx context.Context, id string, epoch int64, by, re
 
 const sqlSessionSeen = "UPDATE sessions SET seen_at = ? WHERE id = ?"
 
-// SessionSeen records that a host still serves a session.
+// SessionSeen records that a host still serves a session, to within a minute.
 func (s *Store) SessionSeen(id string) {
+	if !s.seen.worth("session "+id, "", s.Now()) {
+		return
+	}
 	s.queue.ride(func(t *tx) error {
 		_, err := t.exec(sqlSessionSeen, t.now, id)
 		return err

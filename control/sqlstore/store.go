@@ -90,8 +90,7 @@ type Store struct {
 	checkpoint atomic.Pointer[[]byte] // newest that was signed
 	policy     atomic.Pointer[control.Policy]
 	building   sync.Mutex
-	subsMu     sync.Mutex
-	subs       map[*Subscription]struct{}
+	seen       seen
 
 	failed  chan struct{} // closed when nothing is written any more
 	stop    context.CancelFunc
@@ -117,7 +116,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	}
 	s := &Store{
 		opts: opts, log: opts.Log.With("part", "store"), lock: lock, run: opts.Run, queue: newQueue(), failed: make(chan struct{}),
-		closed: make(chan struct{}), subs: map[*Subscription]struct{}{},
+		closed: make(chan struct{}),
 	}
 	if err := s.open(ctx); err != nil {
 		s.release()
@@ -350,7 +349,6 @@ func (s *Store) committed(t *tx) {
 		s.view.Store(&view)
 	}
 	s.index.apply(t.moves)
-	s.publish(t)
 }
 
 // durableNow notes that every commit up to m is on stable storage.
@@ -451,6 +449,8 @@ func (s *Store) drain() {
 	s.writers.Wait()
 }
 
+// release closes everything. A store that is well moves its log into the database; one whose disk failed leaves the log as it is, for the next
+// start to check frame by frame.
 func (s *Store) release() {
 	if s.checkpoints != nil {
 		s.checkpoints.close()
@@ -460,6 +460,11 @@ func (s *Store) release() {
 		(<-s.readers).close()
 	}
 	if s.w != nil {
+		if s.sync != nil && s.sync.failure() == nil {
+			if _, err := s.w.checkpoint("TRUNCATE"); err != nil {
+				s.log.Warn("the log of the store was not moved into the database; the next start does it", "error", err)
+			}
+		}
 		s.w.close()
 	}
 	if s.wal != nil {

@@ -23,7 +23,15 @@ func testOptions(t testing.TB, dir string) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Dir: dir, Key: journalkey.New(), Audit: key, Node: "test", Reserve: 1 << 20, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	return Options{Dir: dir, Key: freshKey(t), Audit: key, Node: "test", Reserve: 1 << 20, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+}
+
+func freshKey(t testing.TB) *journalkey.Ring {
+	r, err := journalkey.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 func openTest(t testing.TB, opts Options) *Store {

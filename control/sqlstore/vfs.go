@@ -22,6 +22,7 @@ var registerVFS = sync.OnceFunc(func() {
 	}
 })
 
+// OpenFilename implements vfs.VFSFilename.
 func (v walVFS) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
 	f, out, err := v.VFSFilename.OpenFilename(name, flags)
 	if err != nil || flags&vfs.OPEN_WAL == 0 {
@@ -41,6 +42,7 @@ type walFile struct {
 	frame []byte
 }
 
+// WriteAt implements io.WriterAt: a frame is one write.
 func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	if f.held && off == f.at+frameHeader {
 		f.held = false
@@ -76,6 +78,7 @@ func full(err error) error {
 	return err
 }
 
+// ReadAt implements io.ReaderAt.
 func (f *walFile) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.flush(); err != nil {
 		return 0, err
@@ -83,6 +86,7 @@ func (f *walFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
+// Truncate implements vfs.File.
 func (f *walFile) Truncate(size int64) error {
 	if err := f.flush(); err != nil {
 		return err
@@ -90,6 +94,7 @@ func (f *walFile) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
+// Sync implements vfs.File.
 func (f *walFile) Sync(flags vfs.SyncFlag) error {
 	if err := f.flush(); err != nil {
 		return err
@@ -97,6 +102,7 @@ func (f *walFile) Sync(flags vfs.SyncFlag) error {
 	return f.File.Sync(flags)
 }
 
+// Size implements vfs.File.
 func (f *walFile) Size() (int64, error) {
 	if err := f.flush(); err != nil {
 		return 0, err
@@ -104,6 +110,7 @@ func (f *walFile) Size() (int64, error) {
 	return f.File.Size()
 }
 
+// Close implements io.Closer.
 func (f *walFile) Close() error {
 	err := f.flush()
 	if cerr := f.File.Close(); err == nil {

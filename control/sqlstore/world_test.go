@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -49,6 +50,21 @@ func newWorld(t testing.TB, s *Store) *world {
 	w.reload()
 	w.open(w.session)
 	return w
+}
+
+// elsewhere is a test seen from another goroutine than its own: what is fatal ends that goroutine and fails the test.
+type elsewhere struct{ testing.TB }
+
+func (e elsewhere) Fatal(args ...any) {
+	e.Helper()
+	e.Error(args...)
+	runtime.Goexit()
+}
+
+func (e elsewhere) Fatalf(format string, args ...any) {
+	e.Helper()
+	e.Errorf(format, args...)
+	runtime.Goexit()
 }
 
 func (w *world) no(err error) {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"sallyport.dev/errs"
 )
@@ -82,7 +83,7 @@ func TestAFailedWriteTakesNothingAlong(t *testing.T) {
 			if err := insertRun("c")(t); err != nil {
 				return err
 			}
-			panic("a defect")
+			panic("a defect") //nolint:forbidigo // the defect is the test
 		},
 		func(t *tx) error { // a constraint
 			if err := insertRun("d")(t); err != nil {
@@ -198,32 +199,38 @@ func TestAClosedStoreSaysSo(t *testing.T) {
 
 func TestRidersAreWrittenWithoutACommit(t *testing.T) {
 	s := openTest(t, testOptions(t, t.TempDir()))
-	sub := s.Subscribe(1)
-	defer sub.Close()
-	s.queue.ride(func(t *tx) error {
-		t.record("store", "x", "", "rider", "", "", "")
-		return insertRun("rider")(t)
-	})
-	records := <-sub.C
-	if records[0].Event != "rider" {
-		t.Fatalf("%+v", records)
-	}
-	if n := s.count(t, "SELECT count(*) FROM leases"); n != 1 {
-		t.Fatal("the rider was not written")
+	s.queue.ride(insertRun("rider"))
+	for s.count(t, "SELECT count(*) FROM leases") == 0 { // until the test's own deadline
+		runtime.Gosched()
 	}
 }
 
-func TestASlowSubscriberIsToldThatItMissedSome(t *testing.T) {
-	s := openTest(t, testOptions(t, t.TempDir()))
-	sub := s.Subscribe(1)
-	for range 3 {
-		if err := s.do(t.Context(), 0, func(t *tx) error { t.record("store", "x", "", "e", "", "", ""); return nil }); err != nil {
+func TestSightsAreNotWrittenAgainAndAgain(t *testing.T) {
+	opts := testOptions(t, t.TempDir())
+	clock := atomic.Int64{}
+	clock.Store(1_000_000_000)
+	opts.Now = func() time.Time { return time.UnixMilli(clock.Load()) }
+	s := openTest(t, opts)
+	w := newWorld(t, s)
+	seen := func() time.Time {
+		t.Helper()
+		s.SessionSeen(w.session)
+		if err := s.do(bg, 0, func(t *tx) error { _, err := t.exec("UPDATE leases SET until = 0"); return err }); err != nil {
 			t.Fatal(err)
 		}
+		got, err := s.Session(bg, w.session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.SeenAt
 	}
-	if len(<-sub.C) != 1 || !sub.Lost() || sub.Lost() {
-		t.Fatal("lost records are not told once")
+	first := seen()
+	clock.Add(seenEvery.Milliseconds() / 2)
+	if again := seen(); !again.Equal(first) {
+		t.Errorf("it was written after half the time: %v, %v", first, again)
 	}
-	sub.Close()
-	sub.Close()
+	clock.Add(seenEvery.Milliseconds())
+	if later := seen(); !later.After(first) {
+		t.Errorf("it was not written after the time: %v", later)
+	}
 }
