@@ -164,7 +164,7 @@ func (h *Host) look(w hostside.Wake, buffer []byte) {
 	h.mu.Lock()
 	active := h.ledger.Flying() > 0
 	h.mu.Unlock()
-	h.watch.After(useful, junk, active)
+	h.watch.After(hostside.Listing{Useful: useful, Junk: junk, Active: active})
 }
 
 func kindName(kind relay.Kind) string {
