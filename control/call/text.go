@@ -142,8 +142,9 @@ func or(s, otherwise string) string {
 // clock is a time of day as the model reads it.
 func clock(t time.Time) string { return t.UTC().Format("15:04 UTC") }
 
-// words is a duration as people say it: 1 h, 30 min, 45 s.
+// words is a duration as people say it: 1 h, 30 min, 45 s. It is the difference of two instants that were taken a moment apart, so it is rounded.
 func words(d time.Duration) string {
+	d = d.Round(time.Second)
 	for _, u := range []struct {
 		of   time.Duration
 		word string
