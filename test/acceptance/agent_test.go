@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,17 +49,6 @@ func claudeArgs(prompt string) []string {
 	return []string{"-p", prompt, "--output-format", "stream-json", "--verbose"}
 }
 
-// eachAgent runs a test once for each agent, at the same time as other tests.
-func eachAgent(t *testing.T, test func(*testing.T, agent)) {
-	t.Helper()
-	for _, a := range agents {
-		t.Run(a.name, func(t *testing.T) {
-			t.Parallel()
-			test(t, a)
-		})
-	}
-}
-
 // session is one agent in its sandbox.
 type session struct {
 	t     *testing.T
@@ -69,11 +57,13 @@ type session struct {
 	dir   string // its workspace
 	token string // stands in its prompt and in the arguments of its calls
 	*harness.Process
-	ctx context.Context
+	command harness.Command
+	ctx     context.Context
+	cancel  context.CancelFunc
 }
 
-// run starts an agent on a profile, with a play for its model. Calls in the play name tools as TOOL of our server; TOKEN in their arguments stands for
-// the session's own.
+// run starts an agent on a profile, with a play for its model. Calls in the play name tools as TOOL of our server; TOKEN in it stands for the
+// session's own.
 func (w *world) run(t *testing.T, a agent, profile string, steps ...model.Step) *session {
 	t.Helper()
 	return w.runWith(t, a, nil, profile, steps...)
@@ -82,24 +72,37 @@ func (w *world) run(t *testing.T, a agent, profile string, steps ...model.Step) 
 // runWith is run with more flags for sallyport run.
 func (w *world) runWith(t *testing.T, a agent, flags []string, profile string, steps ...model.Step) *session {
 	t.Helper()
+	s := w.prepare(t, a, flags, profile, steps...)
+	s.start()
+	return s
+}
+
+// prepare is runWith, but starts nothing yet.
+func (w *world) prepare(t *testing.T, a agent, flags []string, profile string, steps ...model.Step) *session {
+	t.Helper()
 	s := &session{t: t, w: w, agent: a, dir: w.workspace(t), token: token()}
-	var cancel context.CancelFunc
-	s.ctx, cancel = context.WithTimeout(t.Context(), patience)
-	prompt := strings.ReplaceAll(model.Play(steps...), "TOKEN", s.token)
+	s.ctx, s.cancel = context.WithTimeout(t.Context(), patience)
+	t.Cleanup(s.cancel)
 	args := append([]string{"run", "--profile", a.provider + "-" + profile, "--workspace", s.dir}, flags...)
-	args = append(append(args, "--", a.program(w.agents).Name), a.args(prompt)...)
+	args = append(append(args, "--", a.program(w.agents).Name), a.args(s.fill(model.Play(steps...)))...)
 	cmd := w.command(s.ctx, args...)
-	p, err := harness.Start(s.ctx, harness.Command{Kind: a.kind, Argv: cmd.Args, Env: cmd.Env, Dir: s.dir})
-	must(t, err)
+	s.command = harness.Command{Kind: a.kind, Argv: cmd.Args, Env: cmd.Env, Dir: s.dir}
+	return s
+}
+
+// start starts the agent. It is gone when its test is.
+func (s *session) start() {
+	s.t.Helper()
+	p, err := harness.Start(s.ctx, s.command)
+	must(s.t, err)
 	s.Process = p
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the agent wrote:\n%s\n%s", clip(p.Raw()), p.Snapshot().Stderr)
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("the agent wrote:\n%s\n%s", clip(p.Raw()), p.Snapshot().Stderr)
 		}
-		cancel()
+		s.cancel() // ends one that still runs
 		_, _ = p.Wait()
 	})
-	return s
 }
 
 // command is a command of the program under test, as an operator types it, with the agents in PATH.
@@ -124,7 +127,7 @@ func (s *session) end(last string) *harness.Transcript {
 	s.t.Helper()
 	got, err := s.Wait()
 	must(s.t, err)
-	if got.ExitCode != 0 || !got.Ended || !strings.Contains(got.Final, strings.ReplaceAll(last, "TOKEN", s.token)) {
+	if got.ExitCode != 0 || !got.Ended || !strings.Contains(got.Final, s.fill(last)) {
 		s.t.Errorf("exit code %d, last words %q, errors %q\n%s", got.ExitCode, got.Final, got.Errors, got.Stderr)
 	}
 	return got
@@ -161,5 +164,3 @@ func clip(b []byte) []byte {
 	}
 	return b
 }
-
-var _ = filepath.Join

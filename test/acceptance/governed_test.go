@@ -1,10 +1,12 @@
 package acceptance
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"sallyport.dev/test/fixture/mcpserver"
-	"sallyport.dev/test/fixture/model"
 )
 
 // TestGoverned is every case that leaves the installation as it was: they share one, and run at the same time.
@@ -15,50 +17,40 @@ func TestGoverned(t *testing.T) {
 		{name: "modern-sse", options: mcpserver.Options{Eras: mcpserver.Modern, Framing: mcpserver.SSE}},
 		{name: "legacy-json", options: mcpserver.Options{Eras: mcpserver.Legacy, Framing: mcpserver.JSON}},
 		{name: "legacy-sse", options: mcpserver.Options{Eras: mcpserver.Legacy, Framing: mcpserver.SSE}},
-	}, profiles(map[string]string{
-		"dev": `    attended: true
-    grants:
-      - {tools: [` + all("reads") + `], rule: allow}
-      - {tools: [modern-json/create_issue, legacy-sse/create_issue], rule: ask}
-`,
-	}))
-	t.Run("cases", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *world, agent){
-			"ApprovedWrite": approvedWrite,
-		} {
-			t.Run(name, func(t *testing.T) {
-				eachAgent(t, func(t *testing.T, a agent) { test(t, w, a) })
+	}, governed())
+	for name, test := range map[string]func(*testing.T, *world, agent){
+		"Read": read, "ApprovedWrite": approvedWrite, "DeniedWrite": deniedWrite, "ExpiredWrite": expiredWrite, "PendingWrite": pendingWrite, "AwaitedWrite": awaitedWrite,
+		"UnattendedWrite": unattendedWrite, "LeftAlone": leftAlone, "UncertainWrite": uncertainWrite,
+	} {
+		for _, a := range agents {
+			t.Run(name+"/"+a.name, func(t *testing.T) {
+				t.Parallel()
+				test(t, w, a)
 			})
 		}
-	})
+	}
 }
 
-// all are the reads of all connections.
-func all(string) string {
-	out := ""
+// governed is what agents may do here.
+func governed() string {
+	var read, write []string
 	for _, c := range []string{"modern-json", "modern-sse", "legacy-json", "legacy-sse"} {
 		for _, r := range reads {
-			if out != "" {
-				out += ", "
-			}
-			out += c + "/" + r
+			read = append(read, c+"/"+r)
 		}
+		write = append(write, c+"/create_issue", c+"/add_comment")
 	}
-	return out
-}
-
-// approvedWrite: nothing reaches the server before a person agrees; then it is done once, with the bytes that the person was shown.
-func approvedWrite(t *testing.T, w *world, a agent) {
-	const arguments = `{"project":"web","title":"TOKEN the button is blue"}`
-	s := w.run(t, a, "dev", tool("modern_json_create_issue", arguments), model.Say("done: {{0}}"))
-	q := s.question("approval", "the button is blue")
-	if got := string(q.GetArguments()); got != s.fill(arguments) {
-		t.Errorf("a person is shown %s", got)
+	grants := "    grants:\n      - {tools: [" + strings.Join(read, ", ") + "], rule: allow}\n      - {tools: [" + strings.Join(write, ", ") + "], rule: ask}\n"
+	yaml := profiles(map[string]string{
+		"dev":   "    attended: true\n" + grants,
+		"brief": "    attended: true\n    approval: {expires: 2s}\n" + grants,
+		"later": "    attended: true\n    hold: 0s\n" + grants,
+		"soon":  "    attended: true\n    hold: 5s\n" + grants,
+		"bot":   "    attended: false\n" + grants,
+	}) + "standing:\n"
+	for _, provider := range []string{"anthropic", "openai"} {
+		yaml += fmt.Sprintf("  %s-nightly: {profile: %s-bot, tools: [modern-json/create_issue], when: 'args.project == \"web\"', calls: 100, until: %s, reason: \"the bot files issues\"}\n",
+			provider, provider, time.Now().AddDate(0, 0, 7).Format(time.DateOnly))
 	}
-	s.effects("modern-json", "create_issue", arguments, 0, 0)
-	s.approve(q)
-	s.end("done: ")
-	s.effects("modern-json", "create_issue", arguments, 1, 1)
-	s.state(arguments, "answered")
-	t.Logf("%+v", s.received())
+	return yaml
 }

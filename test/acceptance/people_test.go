@@ -115,3 +115,16 @@ func (s *session) state(arguments, state string) *sallyportv1.ShowCallResponse {
 	}
 	return c
 }
+
+// failed compares the nth result that the model was sent with the beginning of what a failed call must tell it.
+func (s *session) failed(n int, begins string) {
+	s.t.Helper()
+	got := s.got(n)
+	text, isError := s.agent.text(got.Text), got.IsError
+	if !s.agent.marks {
+		text, isError = strings.CutPrefix(text, "tool error: ")
+	}
+	if !isError || !strings.HasPrefix(text, begins) {
+		s.t.Errorf("the model was sent %t %q, want a failure with %q", isError, text, begins)
+	}
+}
