@@ -234,7 +234,7 @@ func TestHubRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			client, err := open(t, h.path, p)
-			defer client.Close(Ended{Absent: true})
+			client.Close(Ended{Absent: true})
 			var refused refusedError
 			if err == nil || !errors.As(err, &refused) || Reason(refused) != c.reason || errs.Message(err) == "" {
 				t.Errorf("%v (%s)", err, refused)

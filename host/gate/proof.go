@@ -51,8 +51,10 @@ func NewKey() (Key, error) {
 // Public is the part that others may know.
 func (k Key) Public() []byte { return k.private.Public().(ed25519.PublicKey) }
 
-// String and GoString keep the key out of logs.
-func (Key) String() string   { return "key(hidden)" }
+// String keeps the key out of logs.
+func (Key) String() string { return "key(hidden)" }
+
+// GoString keeps the key out of logs.
 func (Key) GoString() string { return "gate.Key(hidden)" }
 
 // domain keeps a signature for this purpose from being one for another.

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -104,7 +105,7 @@ func (c *conn) send(e envelope) error {
 func (c *conn) receive() (envelope, error) {
 	var e envelope
 	line, err := c.r.ReadSlice('\n')
-	if err == bufio.ErrBufferFull {
+	if errors.Is(err, bufio.ErrBufferFull) {
 		return e, errs.New(errs.Oversize, "a message is too long")
 	}
 	if err != nil {

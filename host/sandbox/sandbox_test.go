@@ -23,7 +23,7 @@ type fake struct {
 func (f fake) Name() string                       { return f.name }
 func (f fake) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{Closed: f.closed} }
 func (f fake) Prepare(context.Context, sandbox.Plan) (sandbox.Instance, error) {
-	panic("prepared before it was chosen")
+	return nil, errs.New(errs.Internal, "prepared before it was chosen")
 }
 
 func TestChoose(t *testing.T) {

@@ -58,7 +58,7 @@ func Spawn(program []string, dir string) (*Started, error) {
 		return nil, errs.Wrap(errs.Unavailable, "the supervisor could not be started", err)
 	}
 	defer read.Close()
-	cmd := exec.Command(program[0], program[1:]...)
+	cmd := exec.CommandContext(context.Background(), program[0], program[1:]...) // it outlives whoever starts it
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{read}
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"} // nothing of the host's environment
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -134,8 +134,11 @@ func (b Background) run(drivers sandbox.Registry, log *slog.Logger) (Outcome, er
 	if err != nil {
 		return failed, err
 	}
-	defer out.Close()
-	return Run(context.Background(), Config{Job: b.Job, Driver: driver, Host: client, Stdio: Stdio{Out: out.in, Err: out.in}, Log: log})
+	outcome, err := Run(context.Background(), Config{Job: b.Job, Driver: driver, Host: client, Stdio: Stdio{Out: out.in, Err: out.in}, Log: log})
+	if kept := out.Close(); kept != nil {
+		log.Error("the agent's output was not kept whole", "err", kept)
+	}
+	return outcome, err
 }
 
 // rotated is a log of bounded size: what is written to in goes to a file, and the file before it is kept.

@@ -192,7 +192,9 @@ func (r *run) open(ctx context.Context, p sandbox.Process, signals *signalled, e
 		r.outcome.Code = 128 + number(s)
 	}
 	cancel()
-	<-opened
+	if err := <-opened; err != nil {
+		r.Log.Debug("the gate was given up", "err", err)
+	}
 	return failed
 }
 

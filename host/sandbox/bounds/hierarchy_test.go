@@ -26,7 +26,8 @@ func TestDiscover(t *testing.T) {
 		},
 		{
 			"a container's own root", "30 24 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n", "0::/docker/abc\n",
-			[]hierarchy{{mount: "/sys/fs/cgroup", v2: true}}, [][]string{{"/sys/fs/cgroup"}},
+			[]hierarchy{{mount: "/sys/fs/cgroup", v2: true}},
+			[][]string{{"/sys/fs/cgroup"}},
 		},
 		{
 			"hybrid", "40 39 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n41 39 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
@@ -42,7 +43,8 @@ func TestDiscover(t *testing.T) {
 		{"nothing", "22 27 0:21 / /proc rw - proc proc rw\nbroken line\n", "", nil, nil},
 		{
 			"a space in the path", `30 24 0:26 / /mnt/my\040groups rw - cgroup2 cgroup2 rw` + "\n", "0::/\nodd\n",
-			[]hierarchy{{mount: "/mnt/my groups", v2: true}}, [][]string{{"/mnt/my groups"}},
+			[]hierarchy{{mount: "/mnt/my groups", v2: true}},
+			[][]string{{"/mnt/my groups"}},
 		},
 	}
 	for _, c := range cases {

@@ -31,8 +31,10 @@ func probe(t *testing.T, s *sandboxtest.Session, args ...string) sandboxtest.Res
 
 func TestSandboxIsNobody(t *testing.T) {
 	r := probe(t, sandboxtest.New(t), "status")
-	for _, want := range []string{"Uid:\t1000\t1000\t1000\t1000\n", "Gid:\t1000\t1000\t1000\t1000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n",
-		"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "CapAmb:\t0000000000000000\n"} {
+	for _, want := range []string{
+		"Uid:\t1000\t1000\t1000\t1000\n", "Gid:\t1000\t1000\t1000\t1000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n",
+		"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "CapAmb:\t0000000000000000\n",
+	} {
 		if !strings.Contains(r.Out, want) {
 			t.Errorf("status has no %q:\n%s%s", want, r.Out, r.Err)
 		}

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -76,7 +75,6 @@ type Child struct {
 	state *os.ProcessState
 	err   error
 	proc  *os.Process
-	mu    sync.Mutex
 }
 
 // Start starts the copy, calls place with its process id (to move it into control groups) and then lets it go on. The child has no
@@ -100,7 +98,7 @@ func Start(ctx context.Context, launcher []string, order Order, stdio Stdio, pla
 		return nil, err
 	}
 	defer write.Close()
-	cmd := exec.Command(launcher[0], launcher[1:]...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), launcher[0], launcher[1:]...)
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	// nil would be replaced by /dev/null for us, but a typed nil must not become an open file.

@@ -69,18 +69,17 @@ func Driver(t testing.TB) *bwrap.Driver {
 
 // gate waits for in/open, then runs the agent as a child, hands signals on, and ends as the agent ended.
 func gate(args []string) int {
-	for {
+	for tick := time.Tick(2 * time.Millisecond); ; <-tick {
 		if _, err := os.Stat(sandbox.In + "/open"); err == nil {
 			break
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	for len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1)
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.CommandContext(context.Background(), args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
@@ -281,7 +280,7 @@ func AsPlainUser(t *testing.T, pattern string) {
 	if testing.Verbose() {
 		args = append(args, "-test.v")
 	}
-	cmd := exec.Command(self, args...)
+	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Dir = filepath.Join(dir, "tmp")
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + cmd.Dir, "TMPDIR=" + cmd.Dir}
 	for _, e := range os.Environ() {
