@@ -149,9 +149,16 @@ func TestVerifyFindsEveryChange(t *testing.T) {
 		}
 	}
 	for _, change := range [][2]string{
-		{`"subject":"c1"`, `"subject":"c9"`}, {`"event":"approve"`, `"event":"deny"`}, {`"actor":"control:a"`, `"actor":"control:b"`},
-		{`"at":7`, `"at":8`}, {`"attempt":1`, `"attempt":2`}, {`"to":"answered"`, `"to":"failed"`}, {`"run":"run-b"`, `"run":"run-c"`},
-		{`after run run-a`, `after run run-x`}, {`{"record"`, `{"extra":1,"record"`}, {`"kind":"call"`, `"kind":"call","kind":"call"`},
+		{`"subject":"c1"`, `"subject":"c9"`},
+		{`"event":"approve"`, `"event":"deny"`},
+		{`"actor":"control:a"`, `"actor":"control:b"`},
+		{`"at":7`, `"at":8`},
+		{`"attempt":1`, `"attempt":2`},
+		{`"to":"answered"`, `"to":"failed"`},
+		{`"run":"run-b"`, `"run":"run-c"`},
+		{`after run run-a`, `after run run-x`},
+		{`{"record"`, `{"extra":1,"record"`},
+		{`"kind":"call"`, `"kind":"call","kind":"call"`},
 	} {
 		all := strings.Join(whole, "\n")
 		changed := strings.Replace(all, change[0], change[1], 1)

@@ -30,8 +30,12 @@ func TestVectorsOfThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := []Line{
-		{Head: &Head{V: 1, Org: "default"}}, {Record: &records[0]}, {Link: &Linked{"run-a", 1, first.String()}},
-		{Record: &records[1]}, {Link: &Linked{"run-a", 2, second.String()}}, {Checkpoint: &signed},
+		{Head: &Head{V: 1, Org: "default"}},
+		{Record: &records[0]},
+		{Link: &Linked{"run-a", 1, first.String()}},
+		{Record: &records[1]},
+		{Link: &Linked{"run-a", 2, second.String()}},
+		{Checkpoint: &signed},
 	}
 	export := text(t, lines)
 	digest, err := signed.Digest()
