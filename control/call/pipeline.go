@@ -56,6 +56,7 @@ type Pipeline struct {
 
 	policy      atomic.Pointer[control.Policy]
 	credentials credentialCache
+	published   publications
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*sessionState
@@ -79,7 +80,7 @@ func (p *Pipeline) spawn(f func()) {
 
 // New makes a pipeline. Nothing runs before [Pipeline.Start].
 func New(cfg Config) *Pipeline {
-	p := &Pipeline{cfg: cfg, sessions: map[string]*sessionState{}}
+	p := &Pipeline{cfg: cfg, sessions: map[string]*sessionState{}, published: publications{wake: make(chan struct{}, 1)}}
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
 }
@@ -97,6 +98,7 @@ func (p *Pipeline) Start(ctx context.Context) error {
 		return err
 	}
 	p.spawn(p.keep)
+	p.spawn(p.keepPublished)
 	return nil
 }
 

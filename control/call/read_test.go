@@ -40,12 +40,29 @@ func TestRead(t *testing.T) {
 		if row.Transport != journal.TransportAnswered || row.Protocol != journal.ProtocolResult || row.ToolResult != journal.ToolOK || row.HTTPStatus != 200 {
 			t.Fatalf("facts: %+v", row.Facts)
 		}
-		if row.Delivery != journal.DeliveryPublished || string(row.Arguments) != c.args {
-			t.Fatalf("delivery %s, arguments %s", row.Delivery, row.Arguments)
+		if string(row.Arguments) != c.args {
+			t.Fatalf("arguments %s", row.Arguments)
 		}
 		r.p.Acknowledge(c.addr)
 		if got := r.row(c).Delivery; got != journal.DeliveryAcknowledged {
 			t.Fatalf("delivery %s", got)
+		}
+	})
+	bubble(t, "published and unread is seen, read costs one write", func(t *testing.T, r *rig) {
+		a, b := r.do("get_issue", `{"project":"web"}`), r.do("get_issue", `{"project":"web"}`)
+		r.p.Acknowledge(a.addr)
+		r.later(500 * time.Millisecond)
+		if d := r.row(b).Delivery; d != journal.DeliveryNone {
+			t.Fatalf("delivery %s at once", d)
+		}
+		r.later(2 * time.Second)
+		if d := r.row(b).Delivery; d != journal.DeliveryPublished {
+			t.Fatalf("delivery %s", d)
+		}
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.p.Stop()
+		if d := r.row(c).Delivery; d != journal.DeliveryPublished {
+			t.Fatalf("delivery %s after the end", d)
 		}
 	})
 	bubble(t, "an error of the tool is an answer", func(t *testing.T, r *rig) {
@@ -187,6 +204,7 @@ func TestSameRecord(t *testing.T) {
 		r.p.Attach(c.addr)
 		synctest.Wait()
 		r.says(c, `"ok"`)
+		r.later(2 * time.Second)
 		if d := r.row(c).Delivery; d != journal.DeliveryPublished {
 			t.Fatalf("delivery %s", d)
 		}

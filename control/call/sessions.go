@@ -204,6 +204,13 @@ func (s *sessionState) taken(record string) (outgoing, bool) {
 	return o, ok
 }
 
+func (s *sessionState) unread(record string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.out[record]
+	return ok
+}
+
 func (s *sessionState) upstreamOf(connection string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

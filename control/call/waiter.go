@@ -112,7 +112,7 @@ func (p *Pipeline) hand(s *sessionState, w *waiter, id string, state journal.Sta
 		w.s.handed(w.record(), outgoing{call: id, final: final, of: s})
 	}
 	if p.cfg.Hosts.Result(w.addr, rec) && final {
-		p.cfg.Store.Deliver(Delivered{Call: id, Delivery: journal.DeliveryPublished})
+		p.published.add(publication{s: w.s, record: w.record(), call: id, at: time.Now()})
 	}
 }
 

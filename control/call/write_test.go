@@ -83,7 +83,7 @@ func TestWrite(t *testing.T) {
 			t.Fatal("the first record was answered twice")
 		}
 		r.p.Acknowledge(c.addr) // of "pending"
-		synctest.Wait()
+		r.later(2 * time.Second)
 		if d := r.row(c).Delivery; d != journal.DeliveryPublished {
 			t.Fatalf("delivery %s", d)
 		}
