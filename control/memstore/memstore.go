@@ -33,6 +33,7 @@ type DB struct {
 	tickets     table[session.Ticket]
 	upstream    table[[]byte]
 	aliases     table[control.Alias]
+	past        table[bool] // incarnations that somebody remembered, and whether they were accepted
 	counters    table[call.Usage]
 	leases      table[time.Time]
 	steps       table[[]control.Step]
@@ -72,6 +73,7 @@ func New() *DB {
 	d.tickets.init(d)
 	d.upstream.init(d)
 	d.aliases.init(d)
+	d.past.init(d)
 	d.counters.init(d)
 	d.leases.init(d)
 	d.steps.init(d)

@@ -174,10 +174,41 @@ func (d *DB) Quarantine(_ context.Context, why string) (revocation.Impact, error
 	return out, err
 }
 
+// Remember compares what somebody else remembers.
+func (d *DB) Remember(ctx context.Context, who string, seen revocation.History) (bool, error) {
+	h, err := d.History(ctx)
+	if err != nil {
+		return false, err
+	}
+	news := false
+	if err := d.transact("Remember", true, func() error {
+		known := d.past.get(seen.Incarnation)
+		same := seen.Incarnation == h.Incarnation
+		news = seen.Incarnation != "" && (same && seen.Counter > h.Counter || !same && known == nil)
+		if news {
+			accepted := false
+			d.past.put(seen.Incarnation, &accepted)
+		}
+		return nil
+	}); err != nil {
+		return false, err
+	}
+	if news && h.Quarantine == "" {
+		_, err = d.Quarantine(ctx, who+" remembers more than this store")
+		return true, err
+	}
+	return news || h.Quarantine != "", err
+}
+
 // AcceptRestore leaves quarantine.
 func (d *DB) AcceptRestore(_ context.Context, _ control.Person, _ string) (revocation.History, error) {
 	var out revocation.History
 	err := d.transact("AcceptRestore", true, func() error {
+		accepted := true
+		for id := range d.past.rows {
+			d.past.put(id, &accepted)
+		}
+		d.past.put(d.history.Incarnation, &accepted)
 		d.history = revocation.History{Incarnation: control.NewID(), Counter: d.history.Counter}
 		for id, g := range d.given.rows {
 			if g.Suspended != "" {

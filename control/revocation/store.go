@@ -25,6 +25,10 @@ type Store interface {
 
 	// History returns what the store is: its incarnation and its count of durable commits.
 	History(ctx context.Context) (History, error)
+	// Remember takes what somebody else (a host, a worker) remembers of the store, incarnation and counter, and enters quarantine when that is more
+	// than the store knows: a higher counter of this incarnation, or an incarnation that is neither this one nor a past that AcceptRestore accepted.
+	// It reports whether the store is in quarantine now. who is safe text.
+	Remember(ctx context.Context, who string, seen History) (bool, error)
 	// Quarantine marks the store as older than what others remember: unfinished writes become uncertain (a question each), unfinished reads
 	// voided, other open questions closed, given grants suspended, sessions closed, credentials marked check. One durable transaction.
 	Quarantine(ctx context.Context, why string) (Impact, error)

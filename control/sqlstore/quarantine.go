@@ -20,7 +20,7 @@ func (s *Store) History(context.Context) (revocation.History, error) {
 
 // Remember takes what somebody else remembers of the store (the highwater file, a host, a worker) and enters quarantine when that is more than
 // the store knows: a backup was put back, or a failover lost commits. It reports whether the store is in quarantine now. who is safe text.
-func (s *Store) Remember(ctx context.Context, who string, m Mark) (bool, error) {
+func (s *Store) Remember(ctx context.Context, who string, m revocation.History) (bool, error) {
 	v := s.view.Load()
 	if m.Incarnation == "" || m.Incarnation == v.incarnation && m.Counter <= v.counter {
 		return v.quarantine != "", nil

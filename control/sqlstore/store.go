@@ -17,6 +17,7 @@ import (
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/journalkey"
+	"sallyport.dev/control/revocation"
 	"sallyport.dev/errs"
 )
 
@@ -317,7 +318,7 @@ func (s *Store) begin(ctx context.Context, remembered Mark, remErr error) error 
 			return err
 		}
 	case remembered != Mark{}:
-		if _, err := s.Remember(ctx, "the highwater file beside the store", remembered); err != nil {
+		if _, err := s.Remember(ctx, "the highwater file beside the store", revocation.History{Incarnation: remembered.Incarnation, Counter: remembered.Counter}); err != nil {
 			return err
 		}
 	}

@@ -313,3 +313,34 @@ func testQuarantine(t *testing.T, f *fixture) {
 	want(t, "given", len(f.policy.Given), 1)
 	want(t, "suspended", f.policy.Given[0].Suspended, "")
 }
+
+func testRemember(t *testing.T, f *fixture) {
+	remember := func(want bool, seen revocation.History) {
+		t.Helper()
+		got, err := f.Revocation.Remember(t.Context(), "host one", seen)
+		f.no(err)
+		if got != want {
+			t.Fatalf("%+v: quarantine %v", seen, got)
+		}
+	}
+	at, err := f.Revocation.History(t.Context())
+	f.no(err)
+	remember(false, revocation.History{})
+	remember(false, at)
+	remember(false, revocation.History{Incarnation: at.Incarnation, Counter: 1})
+	lost := revocation.History{Incarnation: at.Incarnation, Counter: at.Counter + 100}
+	remember(true, lost)
+	f.reload()
+	if f.policy.Quarantine == "" {
+		t.Fatal("the policy does not say that the store is in quarantine")
+	}
+	remember(true, at) // still
+	other := revocation.History{Incarnation: control.NewID(), Counter: 3}
+	remember(true, other)
+	now, err := f.Revocation.AcceptRestore(t.Context(), owner, "known")
+	f.no(err)
+	for _, seen := range []revocation.History{at, lost, other, now} { // what was accepted counts no more
+		remember(false, seen)
+	}
+	remember(true, revocation.History{Incarnation: control.NewID(), Counter: 1})
+}

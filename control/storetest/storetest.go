@@ -66,6 +66,7 @@ func Run(t *testing.T, open func(t *testing.T) Stores) {
 		{"what a person looks at", testSubject},
 		{"impact and open intents", testImpact},
 		{"quarantine", testQuarantine},
+		{"somebody remembers more", testRemember},
 		{"concurrent barriers take one unit each", testConcurrentCounters},
 		{"concurrent decisions: one closes", testConcurrentDecisions},
 		{"concurrent barriers: one commits", testConcurrentCommit},
