@@ -19,7 +19,6 @@ import (
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
-	"sallyport.dev/control"
 	"sallyport.dev/control/audit"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journalkey"
@@ -145,5 +144,3 @@ func codeOf(t *testing.T, err error) errs.Code {
 	}
 	return ""
 }
-
-const owner = control.Person("local:somebody")

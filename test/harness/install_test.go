@@ -36,9 +36,11 @@ func makeAll() string {
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
 	triple := map[string]string{"x64": "x86_64-unknown-linux-musl", "arm64": "aarch64-unknown-linux-musl"}[arch]
 	script := "[ \"$1\" = ci ]\n[ -s package.json ]\n[ -s package-lock.json ]\ngrep -q ignore-scripts=true .npmrc\n! grep -q '\"resolved\"' package-lock.json\necho run >> ../runs\n"
-	for _, f := range []string{"node-linux-" + arch + "/bin/node", "@anthropic-ai/claude-code-linux-" + arch + "/claude", "claude-code-2.1.197/node_modules/@anthropic-ai/claude-code-linux-" + arch + "/claude",
+	for _, f := range []string{
+		"node-linux-" + arch + "/bin/node", "@anthropic-ai/claude-code-linux-" + arch + "/claude", "claude-code-2.1.197/node_modules/@anthropic-ai/claude-code-linux-" + arch + "/claude",
 		"@openai/codex-linux-" + arch + "/vendor/" + triple + "/bin/codex", "@earendil-works/pi-coding-agent/dist/bundle/cli.js",
-		"@modelcontextprotocol/inspector/clients/launcher/build/index.js", "@modelcontextprotocol/server-everything/dist/index.js"} {
+		"@modelcontextprotocol/inspector/clients/launcher/build/index.js", "@modelcontextprotocol/server-everything/dist/index.js",
+	} {
 		script += fmt.Sprintf("mkdir -p node_modules/%s; echo '#!/bin/sh' > node_modules/%s\n", filepath.Dir(f), f)
 	}
 	return script

@@ -84,14 +84,18 @@ func TestVisible(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			m := model.Start(t, model.Options{})
 			home := homeOf(t)
-			c, err := in.Outside(p, harness.Outside{Home: home, Dir: home, Server: "demo", Argv: []string{"/opt/stdio"}, Model: m.URL(), Key: "k",
-				Prompt: model.Play(model.Call("demo/add", `{"a":20,"b":22}`), model.Say("{{last}}"))})
+			c, err := in.Outside(p, harness.Outside{
+				Home: home, Dir: home, Server: "demo", Argv: []string{"/opt/stdio"}, Model: m.URL(), Key: "k",
+				Prompt: model.Play(model.Call("demo/add", `{"a":20,"b":22}`), model.Say("{{last}}")),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			argv := []string{"bwrap", "--unshare-all", "--share-net", "--die-with-parent", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+			argv := []string{
+				"bwrap", "--unshare-all", "--share-net", "--die-with-parent", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
 				"--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
-				"--bind", home, home, "--ro-bind", stdio, "/opt/stdio"}
+				"--bind", home, home, "--ro-bind", stdio, "/opt/stdio",
+			}
 			for _, dir := range p.Visible {
 				argv = append(argv, "--ro-bind", dir, dir)
 			}

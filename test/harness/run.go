@@ -106,7 +106,7 @@ func (p *Process) read(r io.Reader) {
 		if ferr := p.transcript.feed(line); ferr != nil && p.err == nil {
 			p.err = ferr
 		}
-		if err != nil && err != io.EOF && p.err == nil {
+		if err != nil && !errors.Is(err, io.EOF) && p.err == nil {
 			p.err = err
 		}
 		p.wake()

@@ -10,6 +10,7 @@ import (
 // Kind is a harness whose transcript is understood.
 type Kind string
 
+// Kinds of harnesses.
 const (
 	Claude Kind = "claude" // --output-format stream-json --verbose
 	Codex  Kind = "codex"  // exec --json
@@ -157,7 +158,7 @@ func (t *Transcript) feedClaude(line []byte) error {
 			IsError              bool   `json:"is_error"`
 		}
 		if json.Unmarshal(e.Message.Content, &blocks) != nil {
-			return nil // a plain text of the user
+			return nil //nolint:nilerr // a plain text of the user
 		}
 		for _, b := range blocks {
 			switch {
