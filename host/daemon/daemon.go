@@ -90,7 +90,6 @@ func (d *Daemon) Run(ctx context.Context, l, gates net.Listener) error {
 	defer stop()
 	linked := make(chan error, 1)
 	d.work.Go(func() { linked <- d.runner.Run(ctx) })
-	d.work.Go(func() { d.health(ctx) })
 	d.work.Go(func() {
 		if err := d.hub.Serve(ctx, gates); err != nil {
 			d.log.Error("gate.sock failed", "err", err)
@@ -234,25 +233,6 @@ func (d *Daemon) revoke(names []string) {
 	for _, s := range d.sessions {
 		if s.gateway != nil {
 			s.gateway.Revoke(d.revoked[s.state.Source])
-		}
-	}
-}
-
-func (d *Daemon) health(ctx context.Context) {
-	tick := time.NewTicker(5 * time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.mu.Lock()
-			n := len(d.sessions)
-			d.mu.Unlock()
-			f := &sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Health{Health: &sallyportv1.Health{Sessions: int64(n)}}}
-			if err := d.runner.Send(f); err != nil {
-				d.log.Debug("health not sent", "err", err)
-			}
 		}
 	}
 }
