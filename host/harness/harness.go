@@ -150,8 +150,11 @@ func (o Options) needs(name, provider string) error {
 }
 
 // passed are the variables of the caller that reach an agent: how to draw, which language, which time. Nothing else does; a variable may
-// hold a credential under any name.
-var passed = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LANGUAGE", "TZ"}
+// hold a credential under any name. The locale's are listed one by one: ssh hands on whatever begins with LC_, so people carry tokens there.
+var passed = []string{
+	"TERM", "COLORTERM", "NO_COLOR", "TZ", "LANG", "LANGUAGE", "LC_ALL", "LC_ADDRESS", "LC_COLLATE", "LC_CTYPE", "LC_IDENTIFICATION", "LC_MEASUREMENT",
+	"LC_MESSAGES", "LC_MONETARY", "LC_NAME", "LC_NUMERIC", "LC_PAPER", "LC_TELEPHONE", "LC_TIME",
+}
 
 // Environment is what every agent gets: what may pass of the caller's environment, and what a sandbox needs. paths go before the system's
 // own in PATH.
@@ -164,7 +167,7 @@ func Environment(caller []string, paths []string) []string {
 	for _, entry := range caller {
 		name, value, _ := strings.Cut(entry, "=")
 		switch {
-		case !slices.Contains(passed, name) && !strings.HasPrefix(name, "LC_"), strings.ContainsFunc(value, odd), len(value) > 128:
+		case !slices.Contains(passed, name), strings.ContainsFunc(value, odd), len(value) > 128:
 		case name == "TERM":
 			terminal = value
 		case name == "LANG":

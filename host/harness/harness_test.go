@@ -99,7 +99,7 @@ func TestTimeout(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	env := Environment([]string{
 		"TERM=xterm-256color", "LANG=de_DE.UTF-8", "LC_TIME=C", "TZ=Europe/Berlin", "COLORTERM=truecolor", "HOME=/root", "PATH=/evil", "GITHUB_TOKEN=secret",
-		"SSH_AUTH_SOCK=/run/x", "LD_PRELOAD=/x.so", "ANTHROPIC_API_KEY=secret", "LC_EVIL=a b\x1b[0m", "NO_COLOR=" + strings.Repeat("1", 200), "noequals",
+		"SSH_AUTH_SOCK=/run/x", "LD_PRELOAD=/x.so", "ANTHROPIC_API_KEY=secret", "LC_EVIL=a b\x1b[0m", "LC_TOKEN=secret", "LC_CTYPE=a b\x1b[0m", "NO_COLOR=" + strings.Repeat("1", 200), "noequals",
 		"DBUS_SESSION_BUS_ADDRESS=unix:path=/run/x", "DOCKER_HOST=unix:///run/docker.sock",
 	}, []string{"/opt/node/bin"})
 	slices.Sort(env)
