@@ -14,6 +14,7 @@ import (
 
 // begin takes a record up: it becomes a call, or waits for one, or is refused.
 func (d *driver) begin(ctx context.Context, sub Submission, rec *relay.Call, w *waiter) {
+	d.name = rec.Tool
 	if d.admit(ctx, sub, rec, w) {
 		d.run(ctx)
 		return
@@ -51,10 +52,13 @@ func (d *driver) admit(ctx context.Context, sub Submission, rec *relay.Call, w *
 			}
 			break
 		}
-		if d.joinAs(ctx, byResend, earlier, w, rec) {
+		if d.joinAs(ctx, byResend, earlier, w) != notJoined {
 			return false
 		}
-		s.forget(earlier) // it never came to stand in the journal
+		if p.reg.find(earlier) != nil && d.pause(ctx, retryPause/10) {
+			continue // it is on its way into the journal
+		}
+		s.forget(earlier) // it never came to stand there
 	}
 	err = s.enter()
 	w.counted = err == nil

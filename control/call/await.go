@@ -36,8 +36,8 @@ func (d *driver) awaitCall(ctx context.Context, rec *relay.Call, w *waiter) bool
 		}
 		id = row.RetriedBy
 	}
-	if !d.joinAs(ctx, byAwait, id, w, rec) {
-		d.turnAway(w, AwaitTool, errs.Unavailable, "the session is not open, or the store does not answer")
+	if d.joinAs(ctx, byAwait, id, w) == notJoined {
+		d.turnAway(w, AwaitTool, errs.Unavailable, "the call it names is gone")
 	}
 	return false
 }

@@ -20,6 +20,7 @@ type driver struct {
 	bound *control.BoundTool
 
 	waiters []*waiter
+	name    string // of the tool, as the record says it
 	joined  string // the call that the record waits for instead
 	stopped bool   // ctx ended, or the lease is another's
 	adopted bool   // the row was found, not made

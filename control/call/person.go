@@ -17,8 +17,8 @@ func (d *driver) awaitPerson(ctx context.Context) {
 	for !d.stopped && d.row.State == from {
 		switch {
 		case d.wantCancel:
+			// A decision that was faster leaves it wanted: then it ends before its dispatch.
 			d.giveUp(ctx, journal.OnCancel, errs.Cancelled, d.whyCancel)
-			d.wantCancel = false
 			continue
 		case d.expired():
 			d.giveUp(ctx, journal.OnExpire, errs.ApprovalExpired, "nobody decided in time")

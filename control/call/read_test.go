@@ -292,6 +292,35 @@ func TestHarnessSendsAgain(t *testing.T) {
 		b := r.do("get_issue", `{"project":"web"}`, id)
 		r.sends(b, 1)
 	})
+	bubble(t, "at the very same time", func(t *testing.T, r *rig) {
+		id := func(c *record) { c.harness = "toolu_1" }
+		var all []*record
+		for range 4 {
+			c := r.rec("create_issue", issue, id)
+			all = append(all, c)
+			r.p.Submit(call.Submission{Host: host, Session: r.s.ID, Epoch: 1, Record: c.bytes})
+		}
+		r.later(time.Second)
+		if n := len(r.questions()); n != 1 {
+			t.Fatalf("%d questions", n)
+		}
+		r.no(r.decide(r.questions()[0], control.Approve))
+		for _, c := range all {
+			r.says(c, `"ok"`)
+		}
+	})
+	bubble(t, "while the store is away: no call of its own", func(t *testing.T, r *rig) {
+		id := func(c *record) { c.harness = "toolu_1" }
+		a := r.do("create_issue", issue, id)
+		r.fault("Attach", 1, false)
+		b := r.do("create_issue", issue, id)
+		r.says(b, "its store does not answer (unavailable)")
+		if n := len(r.questions()); n != 1 {
+			t.Fatalf("%d questions", n)
+		}
+		r.approve(a)
+		r.sends(a, 1)
+	})
 	bubble(t, "another call of the same id", func(t *testing.T, r *rig) {
 		id := func(c *record) { c.harness = "toolu_1" }
 		a := r.do("get_issue", `{"project":"web"}`, id)

@@ -10,7 +10,6 @@ import (
 	"sallyport.dev/control"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
-	"sallyport.dev/relay"
 )
 
 // rule decides about the coming call, and looks for twins: a write whose twin is unfinished or unread, and whose waiter is gone, is that twin asked for
@@ -43,7 +42,7 @@ func (d *driver) rule(ctx context.Context, fixed *decision, w *waiter) (dec *dec
 				m.doubted = fmt.Sprintf("an equal call (%s) is %s", t.ID, t.State)
 			}
 		case d.abandonedTwin(t):
-			if d.joinAs(ctx, byTwin, t.ID, w, nil) {
+			if d.joinAs(ctx, byTwin, t.ID, w) != notJoined {
 				d.s.forget(d.l.id)
 				return nil, nil, 0, true, nil
 			}
@@ -133,15 +132,34 @@ func twinText(twins []*control.Call, m *matter) string {
 	return strings.Join(lines, "; ")
 }
 
-// joinAs makes the record of w an alias of another call, and lets it wait there. rec is nil for a twin that was found while deciding.
-func (d *driver) joinAs(ctx context.Context, kind waitKind, id string, w *waiter, rec *relay.Call) bool {
+// joining is what came of an attempt to wait for another call.
+type joining int
+
+const (
+	joined      joining = iota // the record waits there, or is answered
+	notJoined                  // there is no such call
+	joinRefused                // the record was answered: it cannot wait, and must not make a call of its own
+)
+
+// joinAs makes the record of w an alias of another call, and lets it wait there. A store that does not answer is no reason to make a call of its own:
+// that could be the same write twice.
+func (d *driver) joinAs(ctx context.Context, kind waitKind, id string, w *waiter) joining {
 	alias := &control.Alias{ID: d.l.id, Session: w.addr.Session, Record: w.addr.Record, RecordDigest: w.digest, Kind: string(kind), Call: id}
 	got, row, err := d.p.cfg.Store.Attach(ctx, alias, w.addr.Epoch)
-	if err != nil || got != Done && got != Attaches {
-		if err != nil && !errs.Is(err, errs.NotFound) {
-			d.p.cfg.Log.Warn("a record was not journaled as an alias", "call", id, "err", err)
-		}
-		return false
+	switch {
+	case errs.Is(err, errs.NotFound):
+		return notJoined
+	case err != nil:
+		d.p.cfg.Log.Warn("a record was not journaled as an alias", "call", id, "err", err)
+		d.turnAway(w, d.name, errs.Unavailable, "its store does not answer")
+		return joinRefused
+	case got == Conflicts:
+		d.row = row
+		d.conflicting(w)
+		return joinRefused
+	case got != Done && got != Attaches:
+		d.turnAway(w, d.name, errs.NotAllowed, "the session is not open")
+		return joinRefused
 	}
 	d.p.cfg.Hosts.Journaled(w.addr, w.digest)
 	w.uncount()
@@ -152,5 +170,5 @@ func (d *driver) joinAs(ctx context.Context, kind waitKind, id string, w *waiter
 	}
 	d.joined = row.ID
 	d.p.join(ctx, row.ID, w)
-	return true
+	return joined
 }

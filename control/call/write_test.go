@@ -264,6 +264,16 @@ func TestCancel(t *testing.T) {
 		}
 		r.sends(c, 0)
 	})
+	bubble(t, "and the decision was faster: still nothing is sent", func(t *testing.T, r *rig) {
+		c := r.do("create_issue", issue)
+		q := r.question(c)
+		_, err := inbox.DecideQuestion(t.Context(), r.db, nil, nil, inbox.Request{Question: q.ID, Verdict: control.Approve, Binding: q.Binding, Actor: inbox.Actor{Person: ada}})
+		r.no(err)
+		r.p.Cancel(c.addr, call.CancelHarness) // before anybody told the pipeline of the decision
+		synctest.Wait()
+		r.state(c, journal.Cancelled)
+		r.sends(c, 0)
+	})
 	bubble(t, "while it is prepared", func(t *testing.T, r *rig) {
 		c := r.do("create_issue", issue)
 		r.workers.cutReady = true
