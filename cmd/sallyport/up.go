@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/cmd/sallyport/up"
@@ -48,11 +49,12 @@ func (c *upCmd) Run(ctx context.Context, g *Globals) error {
 		common = c.Log.Args()
 	}
 	s := &up.Supervisor{
-		Exe: exe, Env: os.Environ(), Stderr: g.err, Log: c.Log.Logger(g.err).With("part", "up"),
+		Exe: exe, Stderr: g.err, Log: c.Log.Logger(g.err).With("part", "up"),
 		Parts: []up.Part{
-			{Name: "control", Args: arguments("control", controlArgs...), Serves: g.controlServes},
-			{Name: "worker", Args: arguments("worker"), Serves: g.linked("worker")},
-			{Name: "host", Args: arguments("host"), Serves: g.linked("host")},
+			{Name: "control", Args: arguments("control", controlArgs...), Env: plainEnv(os.Environ()), Serves: g.controlServes},
+			{Name: "worker", Args: arguments("worker"), Env: plainEnv(os.Environ()), Serves: g.linked("worker")},
+			// Model keys may stand in the environment (host.yaml): they are the host's alone.
+			{Name: "host", Args: arguments("host"), Env: os.Environ(), Serves: g.linked("host")},
 		},
 		Started: func() {
 			g.note("Sallyport is up (%s). Ctrl-C ends it.", filepath.Dir(hostSocket))
@@ -119,4 +121,23 @@ func (g *Globals) linked(role string) func(context.Context) error {
 		}
 		return errs.Newf(errs.Unavailable, "the %s is not linked yet", role)
 	}
+}
+
+// plainEnv is what control and workers get of the environment: how to find programs, directories and roots of trust. A secret that stands in it for
+// somebody else never reaches them.
+func plainEnv(env []string) []string {
+	var out []string
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		switch name {
+		case "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "NO_COLOR", "SSL_CERT_FILE", "SSL_CERT_DIR", "SALLYPORT_STATE", "SALLYPORT_GUEST_DIR",
+			"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOCOVERDIR":
+			out = append(out, e)
+		default:
+			if strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "LC_") {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
 }

@@ -28,6 +28,9 @@ const (
 const (
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
+	// A Link does not outlive the certificate that it was opened with (24 h, renewed at half): it is opened anew in time, and nothing is lost but a moment.
+	maxAge   = 10 * time.Hour
+	ageGrace = time.Minute
 )
 
 // ServerOptions are the options of the gRPC server behind [Listener.Links].
@@ -36,7 +39,9 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.Creds(handshaken{}),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxSendMsgSize(MaxMessage),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: keepaliveTime, Timeout: keepaliveTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
 	}
 }

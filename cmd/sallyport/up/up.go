@@ -23,6 +23,7 @@ import (
 type Part struct {
 	Name string
 	Args []string
+	Env  []string // the whole of it
 	// Serves returns nil once others can use the part. It is asked after the part said that it is ready, until then or until ctx ends; nil: being
 	// ready is enough.
 	Serves func(ctx context.Context) error
@@ -43,7 +44,6 @@ const (
 // Supervisor runs parts in order.
 type Supervisor struct {
 	Exe    string
-	Env    []string // of every part
 	Parts  []Part
 	Stderr io.Writer // the parts' own lines, each as it is
 	Log    *slog.Logger
@@ -153,7 +153,7 @@ func (s *Supervisor) once(ctx context.Context, p Part, served func(error) (goOn 
 	}
 	defer ready.Close()
 	cmd.ExtraFiles = []*os.File{say} // descriptor 3
-	cmd.Env = append(slices.Clone(s.Env), readyEnv+"=3")
+	cmd.Env = append(slices.Clone(p.Env), readyEnv+"=3")
 	out := &lines{s: s}
 	cmd.Stderr = out
 	err = startLocked(cmd)
