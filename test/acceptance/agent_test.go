@@ -34,7 +34,7 @@ var agents = []agent{
 	{
 		name: "codex", program: func(i *harness.Installed) harness.Program { return i.Codex }, kind: harness.Codex, provider: "openai",
 		args: func(prompt string) []string {
-			return []string{"exec", "--json", "--skip-git-repo-check", "--model", "gpt-5.5", prompt}
+			return []string{"exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write", "--model", "gpt-5.5", prompt}
 		},
 	},
 	{
@@ -46,7 +46,7 @@ var agents = []agent{
 }
 
 func claudeArgs(prompt string) []string {
-	return []string{"-p", prompt, "--output-format", "stream-json", "--verbose"}
+	return []string{"-p", prompt, "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash"}
 }
 
 // session is one agent in its sandbox.
@@ -84,10 +84,17 @@ func (w *world) prepare(t *testing.T, a agent, flags []string, profile string, s
 	s.ctx, s.cancel = context.WithTimeout(t.Context(), patience)
 	t.Cleanup(s.cancel)
 	args := append([]string{"run", "--profile", a.provider + "-" + profile, "--workspace", s.dir}, flags...)
-	args = append(append(args, "--", a.program(w.agents).Name), a.args(s.fill(model.Play(steps...)))...)
-	cmd := w.command(s.ctx, args...)
+	cmd := w.command(s.ctx, append(args, "--", a.program(w.agents).Name)...)
 	s.command = harness.Command{Kind: a.kind, Argv: cmd.Args, Env: cmd.Env, Dir: s.dir}
+	if len(steps) > 0 {
+		s.play(steps...)
+	}
 	return s
+}
+
+// play gives the agent its prompt, with the play in it.
+func (s *session) play(steps ...model.Step) {
+	s.command.Argv = append(s.command.Argv, s.agent.args(s.fill(model.Play(steps...)))...)
 }
 
 // start starts the agent. It is gone when its test is.

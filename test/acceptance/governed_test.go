@@ -20,7 +20,7 @@ func TestGoverned(t *testing.T) {
 	}, governed())
 	for name, test := range map[string]func(*testing.T, *world, agent){
 		"Read": read, "ApprovedWrite": approvedWrite, "DeniedWrite": deniedWrite, "ExpiredWrite": expiredWrite, "PendingWrite": pendingWrite, "AwaitedWrite": awaitedWrite,
-		"UnattendedWrite": unattendedWrite, "LeftAlone": leftAlone, "UncertainWrite": uncertainWrite,
+		"UnattendedWrite": unattendedWrite, "LeftAlone": leftAlone, "UncertainWrite": uncertainWrite, "Isolated": isolated,
 	} {
 		for _, a := range agents {
 			t.Run(name+"/"+a.name, func(t *testing.T) {
@@ -28,6 +28,14 @@ func TestGoverned(t *testing.T) {
 				test(t, w, a)
 			})
 		}
+	}
+	for name, test := range map[string]func(*testing.T, *world){
+		"Isolated/program": isolatedProgram,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, w)
+		})
 	}
 }
 
