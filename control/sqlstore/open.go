@@ -123,7 +123,11 @@ func (s *Store) openDatabase(ctx context.Context) error {
 			return err
 		}
 	}
-	return syncDir(s.opts.Dir)
+	// The names must be as durable as what is in the files.
+	if err := syncDir(s.opts.Dir); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(s.opts.Dir))
 }
 
 // networkFileSystems do not promise what the store needs, whatever they answer.
