@@ -59,7 +59,7 @@ func noCore() error {
 
 // dropCapabilities gives up what root may do beyond a user, on all threads.
 func dropCapabilities() error {
-	if _, _, errno := psx.Syscall3(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
+	if _, _, errno := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		return errno
 	}
 	return capset()
