@@ -62,9 +62,11 @@ func (h *hosts) push(id string, size int, frames ...*sallyportv1.ControlFrame) b
 // Journaled implements [call.Hosts].
 func (h *hosts) Journaled(to call.Address, digest control.Digest) {
 	// A lost frame does no harm: the host attaches after it reconnected, and learns the same.
-	h.push(to.Host, 128, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Journaled{Journaled: &sallyportv1.Journaled{
-		Session: to.Session, Epoch: to.Epoch, RecordId: to.Record, RecordDigest: digest[:],
-	}}})
+	if l := h.link(to.Host); l != nil {
+		l.out.ride(128, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Journaled{Journaled: &sallyportv1.Journaled{
+			Session: to.Session, Epoch: to.Epoch, RecordId: to.Record, RecordDigest: digest[:],
+		}}})
+	}
 }
 
 // Progress implements [call.Hosts].

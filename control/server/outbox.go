@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Bounds of one Link's queue. A peer that does not read for so long is cut off: it reconnects and attaches, and nothing is lost but time.
@@ -14,6 +15,9 @@ const (
 	chunkBytes   = 256 << 10
 )
 
+// rideFor is how long a frame that nobody waits for stays for one to ride with.
+const rideFor = 5 * time.Millisecond
+
 // outbox queues the frames of one Link. Pushing never blocks; one sender drains what has gathered into one message, so that frames are coalesced
 // under load and leave at once without it.
 type outbox[F any] struct {
@@ -21,6 +25,7 @@ type outbox[F any] struct {
 	queue  []entry[F]
 	bytes  int
 	closed bool
+	riding bool // a timer sees to what rides
 	wake   chan struct{}
 }
 
@@ -36,6 +41,39 @@ func newOutbox[F any]() *outbox[F] { return &outbox[F]{wake: make(chan struct{},
 func (o *outbox[F]) push(size int, frames ...F) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.add(size, frames) {
+		return false
+	}
+	o.signal()
+	return true
+}
+
+// ride queues a frame for which nobody waits: it leaves with the next one that is pushed, or after [rideFor]. A message of its own would wake the
+// peer for nothing.
+func (o *outbox[F]) ride(size int, frame F) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.add(size, []F{frame}) {
+		return false
+	}
+	if !o.riding {
+		o.riding = true
+		time.AfterFunc(rideFor, o.arrive)
+	}
+	return true
+}
+
+func (o *outbox[F]) arrive() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.riding = false
+	if len(o.queue) > 0 {
+		o.signal()
+	}
+}
+
+// add queues frames; o.mu is held.
+func (o *outbox[F]) add(size int, frames []F) bool {
 	if o.closed {
 		return false
 	}
@@ -52,7 +90,6 @@ func (o *outbox[F]) push(size int, frames ...F) bool {
 		o.queue = append(o.queue, entry[F]{f, s})
 	}
 	o.bytes += size
-	o.signal()
 	return true
 }
 

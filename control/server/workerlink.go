@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
@@ -153,41 +154,43 @@ func (w *workerService) Link(stream grpc.BidiStreamingServer[sallyportv1.WorkerF
 	})
 }
 
-// receive hands on what comes until the stream or ctx ends.
+// receive hands on what comes until the stream or ctx ends; nothing is handled after it returned. Recv cannot be interrupted, so it has a goroutine of
+// its own; that one handles what it receives, because handing each message to another costs more than most messages do.
 func receive[M any](ctx context.Context, recv func() (M, error), handle func(M) error) error {
-	type got struct {
-		m   M
-		err error
+	var mu sync.Mutex
+	over := false
+	next := func() error {
+		m, err := recv()
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			return io.EOF
+		}
+		return handle(m)
 	}
-	in := make(chan got)
+	ended := make(chan error, 1)
 	go func() {
 		for {
-			m, err := recv()
-			select {
-			case in <- got{m, err}:
-				if err != nil {
-					return
-				}
-			case <-ctx.Done():
+			if err := next(); err != nil {
+				ended <- err
 				return
 			}
 		}
 	}()
-	for {
-		select {
-		case g := <-in:
-			if errors.Is(g.err, io.EOF) {
-				return nil
-			}
-			if g.err != nil {
-				return g.err
-			}
-			if err := handle(g.m); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return status.Error(codes.Canceled, "the link was ended by control")
+	select {
+	case err := <-ended:
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
+		return err
+	case <-ctx.Done():
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		return status.Error(codes.Canceled, "the link was ended by control")
 	}
 }
 

@@ -188,7 +188,9 @@ func (w *workers) Close(run, id, reason string) {
 // Acknowledge implements [call.Workers].
 func (w *workers) Acknowledge(run, id string) {
 	// A lost frame does no harm: the worker sends the outcome again with its next Hello.
-	_ = w.send(run, &sallyportv1.Job{Job: &sallyportv1.Job_Ack{Ack: &sallyportv1.OutcomeAck{Intent: id}}})
+	if l := w.link(run); l != nil {
+		l.out.ride(64, &sallyportv1.Job{Job: &sallyportv1.Job_Ack{Ack: &sallyportv1.OutcomeAck{Intent: id}}})
+	}
 }
 
 // Live implements [call.Workers].

@@ -250,7 +250,7 @@ func (s *session) acknowledge(id string) bool {
 	if s.local[id] {
 		delete(s.local, id)
 	} else {
-		s.send(item{what: sendAck, id: id})
+		s.ride(item{what: sendAck, id: id})
 	}
 	if s.undelivered > 0 {
 		s.redeliver()

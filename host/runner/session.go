@@ -36,6 +36,7 @@ type session struct {
 	calls       map[string]*call // in flight
 	local       map[string]bool  // unread results that the host wrote itself: control need not know that they were read
 	out         []item           // frames to send, in order
+	riding      bool             // a timer sees to those that ride
 	acks        []string         // the last ones sent: a lost stream may have lost them
 	held        int              // bytes of records that control has not journaled
 	starved     bool             // waits for room in held
@@ -194,6 +195,25 @@ func (s *session) wake(reason hostside.Wake) {
 func (s *session) send(i item) {
 	s.out = append(s.out, i)
 	s.runner.ready.push(s)
+}
+
+// rideFor is how long a frame that nobody waits for stays for one to ride with.
+const rideFor = 5 * time.Millisecond
+
+// ride queues a frame for which nobody waits: it leaves with the session's next one, or after [rideFor]; s.mu is held.
+func (s *session) ride(i item) {
+	s.out = append(s.out, i)
+	if s.riding {
+		return
+	}
+	s.riding = true
+	time.AfterFunc(rideFor, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.riding = false; len(s.out) > 0 && !s.closed {
+			s.runner.ready.push(s)
+		}
+	})
 }
 
 // inOrder returns the calls in flight in the order in which they were first seen; s.mu is held.

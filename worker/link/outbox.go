@@ -5,6 +5,7 @@ package link
 import (
 	"context"
 	"sync"
+	"time"
 
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 )
@@ -18,6 +19,12 @@ const (
 	batchBytes   = 1 << 20
 )
 
+// rideFor is how long a frame that nobody waits for stays for one to ride with.
+const rideFor = 5 * time.Millisecond
+
+// rides reports whether nobody waits for a frame: that a call was sent only matters where its outcome does not follow at once.
+func rides(f *sallyportv1.WorkerFrame) bool { return f.GetSent() != nil }
+
 // outbox queues the frames of one Link. Pushing never blocks; the one sender drains what gathered into one message, so that frames are coalesced under
 // load and leave at once without it. Bodies in chunks go in lanes of their own, a chunk of each in turn, so that a large answer delays no small one.
 type outbox struct {
@@ -27,6 +34,7 @@ type outbox struct {
 	count  int
 	bytes  int
 	closed bool
+	riding bool // a timer sees to what rides
 	wake   chan struct{}
 }
 
@@ -73,8 +81,23 @@ func (o *outbox) add(frames []*sallyportv1.WorkerFrame, put func()) bool {
 	o.count += len(frames)
 	o.bytes += bytes
 	put()
-	o.signal()
+	if len(frames) > 1 || !rides(frames[0]) {
+		o.signal()
+	} else if !o.riding {
+		o.riding = true
+		time.AfterFunc(rideFor, o.arrive)
+	}
 	return true
+}
+
+// arrive sends what still rides.
+func (o *outbox) arrive() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.riding = false
+	if o.count > 0 {
+		o.signal()
+	}
 }
 
 func (o *outbox) signal() {

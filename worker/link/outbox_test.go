@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -62,6 +64,36 @@ func TestCoalesce(t *testing.T) {
 	}
 	if o.count != 0 || o.bytes != 0 {
 		t.Errorf("%d frames and %d bytes remain", o.count, o.bytes)
+	}
+}
+
+// That a call was sent wakes control with its outcome, or by itself after a while.
+func TestSentRides(t *testing.T) {
+	outcome := &sallyportv1.WorkerFrame{Frame: &sallyportv1.WorkerFrame_Outcome{Outcome: &sallyportv1.Outcome{Intent: "a"}}}
+	for name, c := range map[string]struct {
+		then []*sallyportv1.WorkerFrame
+		took time.Duration
+	}{"alone": {nil, rideFor}, "with its outcome": {[]*sallyportv1.WorkerFrame{outcome}, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOutbox()
+				began := time.Now()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					frames, _ := o.next(t.Context())
+					if took := time.Since(began); len(frames) != 1+len(c.then) || took != c.took {
+						t.Errorf("%d frames after %v", len(frames), took)
+					}
+				}()
+				synctest.Wait() // the sender waits
+				o.push(frame("a"))
+				for _, f := range c.then {
+					o.push(f)
+				}
+				<-done
+			})
+		})
 	}
 }
 
