@@ -68,6 +68,7 @@ func (d *driver) admission(row *control.Call, dec *decision, policy *control.Pol
 		},
 	}
 	actor := d.p.cfg.Run
+	row.State = journal.Admitted
 	a.Steps = []control.Step{{Event: journal.OnRecord, To: journal.Admitted, Actor: row.Host, Digest: row.RecordDigest}}
 	to := func(event journal.Event, state journal.State, code errs.Code, reason string, digest control.Digest) {
 		row.State = state
@@ -95,7 +96,14 @@ func (d *driver) admission(row *control.Call, dec *decision, policy *control.Pol
 		to(journal.OnAsk, journal.Asking, "", "", row.Binding)
 		a.Durable = true // a person may decide on it at once
 	default:
+		if d.slot == "" && !d.p.slots.try(dec.connection.Name, limitsOf(dec.connection).Concurrent, d.l) {
+			break // it is admitted, and waits in line for its dispatch
+		}
+		d.slot = dec.connection.Name
 		job, run, err := d.readJob(row, dec, now)
+		if errs.Is(err, errs.Busy) {
+			break
+		}
 		if err != nil {
 			end(journal.OnPrepareFailed, journal.Failed, errs.NotSent, errs.Message(err))
 			a.Guard.Takes = nil

@@ -137,6 +137,9 @@ func (d *driver) insert(ctx context.Context, w *waiter, fixed *decision) bool {
 			}
 			continue
 		}
+		if row.State != journal.Dispatching {
+			d.freeSlot()
+		}
 		d.row = &row
 		d.row.AdmittedAt = p.cfg.Store.Now()
 		d.s.moved(d.row)
@@ -215,8 +218,6 @@ func (d *driver) standing(ctx context.Context, w *waiter) bool {
 	}
 	d.add(w)
 	d.adopted = true
-	if d.row.State == journal.Dispatching {
-		d.p.reg.expect(d.row.Intent, attemptOf{l: d.l, run: d.row.Run, worker: d.row.Worker})
-	}
+	d.expectAdopted()
 	return true
 }

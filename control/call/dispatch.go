@@ -84,13 +84,16 @@ func (d *driver) finishBy() time.Time {
 // dispatch takes a call that may run through Prepare, the barrier and Go. A write is prepared before its barrier, so that whatever fails first is
 // safe; an allowed read commits first.
 func (d *driver) dispatch(ctx context.Context) {
-	if d.row.State == journal.Retrying && len(d.row.Answer) == 0 {
-		until := time.Now().Add(retryPause)
-		for time.Now().Before(until) && !d.stopped && !d.wantCancel {
-			d.wait(ctx, until)
+	defer func() {
+		if d.row.State != journal.Dispatching {
+			d.freeSlot()
 		}
+	}()
+	if d.row.State == journal.Retrying && len(d.row.Answer) == 0 {
+		d.idle(ctx, retryPause)
 	}
 	var failed error
+	begun := time.Now()
 	for prepares := 0; !d.stopped; {
 		switch {
 		case d.wantCancel:
@@ -104,10 +107,18 @@ func (d *driver) dispatch(ctx context.Context) {
 		if !ok {
 			return
 		}
+		if !d.takeSlot(ctx, dec.connection) {
+			continue
+		}
 		again, err := d.attempt(ctx, dec)
 		if err != nil {
 			failed = err
-			if prepares++; prepares < maxAttempts && transient(err) && d.pause(ctx, retryPause) {
+			if errs.Is(err, errs.Busy) && time.Since(begun) < busyTime {
+				d.idle(ctx, retryPause)
+				continue
+			}
+			if prepares++; prepares < maxAttempts && transient(err) {
+				d.idle(ctx, retryPause)
 				continue
 			}
 			d.end(ctx, journal.OnPrepareFailed, notSentCode(failed), errs.Message(failed))
@@ -116,6 +127,13 @@ func (d *driver) dispatch(ctx context.Context) {
 		if !again {
 			return
 		}
+	}
+}
+
+// idle lets a moment pass, reading the mailbox, unless the call is cancelled meanwhile.
+func (d *driver) idle(ctx context.Context, t time.Duration) {
+	for until := time.Now().Add(t); time.Now().Before(until) && !d.stopped && !d.wantCancel; {
+		d.wait(ctx, until)
 	}
 }
 

@@ -34,7 +34,46 @@ type driver struct {
 	hint       string        // for the model: what to do instead
 	switchedAt time.Time
 
-	out attempt
+	out  attempt
+	slot string // the connection of which it holds a slot
+}
+
+// takeSlot takes a slot of a connection, in line behind others; the driver goes on reading its mailbox. It returns false when it is not to run now:
+// it is cancelled, over, or the rules must look again.
+func (d *driver) takeSlot(ctx context.Context, c *control.Connection) bool {
+	if d.slot == c.Name {
+		return true
+	}
+	d.freeSlot()
+	limit := limitsOf(c).Concurrent
+	if d.p.slots.try(c.Name, limit, d.l) {
+		d.slot = c.Name
+		return true
+	}
+	ticket := d.p.slots.line(c.Name, limit, d.l)
+	for {
+		m := d.wait(ctx, d.untilExpiry())
+		if got, ok := m.(toldSlot); ok && got.ticket == ticket {
+			d.slot = c.Name
+			return true
+		}
+		if d.stopped || d.wantCancel || d.recheck || d.expired() {
+			if !d.p.slots.leave(c.Name, d.l, ticket) {
+				d.slot = c.Name
+			}
+			return false
+		}
+		if d.reread {
+			d.reload(ctx)
+		}
+	}
+}
+
+func (d *driver) freeSlot() {
+	if d.slot != "" {
+		d.p.slots.release(d.slot, d.l.session)
+		d.slot = ""
+	}
 }
 
 // attempt is the dispatch that is out.
@@ -72,6 +111,7 @@ func (d *driver) run(ctx context.Context) {
 // close ends the driver. Who wrote to it too late goes by the row.
 func (d *driver) close() {
 	rest := d.l.box.close()
+	d.freeSlot()
 	d.p.reg.drop(d.l)
 	d.p.reg.forget(d.out.intent)
 	for _, m := range rest {
@@ -322,6 +362,16 @@ func (d *driver) adopt() {
 	if policy := d.p.policy.Load(); policy != nil {
 		d.drifted = policy.Drift[d.row.Connection][d.row.Tool]
 	}
+}
+
+// expectAdopted makes an attempt that is out already known here: its outcome finds this driver, and it counts for its connection.
+func (d *driver) expectAdopted() {
+	if d.row.State != journal.Dispatching {
+		return
+	}
+	d.p.reg.expect(d.row.Intent, attemptOf{l: d.l, run: d.row.Run, worker: d.row.Worker})
+	d.p.slots.force(d.row.Connection, d.p.concurrent(d.row.Connection), d.l)
+	d.slot = d.row.Connection
 }
 
 // jobOf signs an intent for a run and puts what travels beside it together.

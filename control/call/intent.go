@@ -74,11 +74,23 @@ func limitsOf(c *control.Connection) control.ConnectionLimits {
 	l.Connect = within(l.Connect, 5*time.Second, intent.MaxConnect)
 	l.Timeout = within(l.Timeout, 2*time.Minute, intent.MaxAnswer)
 	l.Silence = within(l.Silence, 2*time.Minute, intent.MaxAnswer)
+	if l.Concurrent <= 0 {
+		l.Concurrent = 16
+	}
 	if l.Result <= 0 {
 		l.Result = 1 << 20
 	}
 	l.Result = min(l.Result, intent.MaxResultBytes)
 	return l
+}
+
+// concurrent is how many dispatches of a connection may be out at once.
+func (p *Pipeline) concurrent(name string) int {
+	c := &control.Connection{}
+	if policy := p.policy.Load(); policy != nil && policy.Connections[name] != nil {
+		c = policy.Connections[name]
+	}
+	return limitsOf(c).Concurrent
 }
 
 // traceOf is our own traceparent (W3C Trace Context): nothing of the guest's goes upstream.

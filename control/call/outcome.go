@@ -118,6 +118,7 @@ func (d *driver) settle(ctx context.Context, o Outcome) {
 	if d.row.State != journal.Dispatching {
 		d.p.reg.forget(o.Intent)
 		d.out = attempt{}
+		d.freeSlot()
 	}
 }
 

@@ -26,9 +26,9 @@ const (
 	orphanSearch  = 30 * time.Second
 	storeRetry    = 50 * time.Millisecond
 	storeRetryTop = 2 * time.Second
-	approvalGrace = time.Minute // an approved call may run at least this long
-	maxRulings    = 16          // a call is put to the rules again as often as they change under it
-	sessionIdle   = time.Hour   // a session that nobody used is forgotten here; its rows stay
+	busyTime      = 2 * time.Second // a worker that is busy is waited for
+	maxRulings    = 16              // a call is put to the rules again as often as they change under it
+	sessionIdle   = time.Hour       // a session that nobody used is forgotten here; its rows stay
 )
 
 // MaxOpenQuestions is how many questions of one session may be open.
@@ -57,6 +57,7 @@ type Pipeline struct {
 	policy      atomic.Pointer[control.Policy]
 	credentials credentialCache
 	published   publications
+	slots       slots
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*sessionState
@@ -223,9 +224,7 @@ func (p *Pipeline) resume(ctx context.Context, row *control.Call) {
 	}
 	s.moved(row)
 	d := &driver{p: p, l: l, s: s, row: row, bound: s.tool(row.Name), adopted: true}
-	if row.State == journal.Dispatching && row.Intent != "" {
-		p.reg.expect(row.Intent, attemptOf{l: l, run: row.Run, worker: row.Worker})
-	}
+	d.expectAdopted()
 	p.spawn(func() { d.run(p.life) })
 }
 

@@ -41,8 +41,8 @@ type text struct {
 	expires    time.Duration // of the approval
 	status     int
 	rpcCode    int64
-	retried    string
-	effect     control.Effect
+	waiting    bool // it may run, and has not begun
+	asked      bool // the server asked for more
 }
 
 func (t *text) await() string {
@@ -60,9 +60,17 @@ func (t *text) server() string {
 func (t *text) render() (sentence string, isError bool) {
 	switch t.code {
 	case errs.ApprovalPending:
+		if t.asked {
+			return fmt.Sprintf("%s waits for a person: %s asked for more before it can finish (call %s, %s). Go on with other work, then call %s. Do not call %s again for this.",
+				t.tool, t.server(), t.id, t.code, t.await(), t.tool), false
+		}
 		return fmt.Sprintf("%s waits for a person (call %s, %s). It has not run. Go on with other work, then call %s. Do not call %s again for this.",
 			t.tool, t.id, t.code, t.await(), t.tool), false
 	case errs.StillRunning:
+		if t.waiting {
+			return fmt.Sprintf("%s has not run yet: it waits for its turn at %s (call %s, %s). Do not repeat it. Go on, then call %s.",
+				t.tool, t.server(), t.id, t.code, t.await()), false
+		}
 		return fmt.Sprintf("%s was sent to %s and has no answer yet (call %s, %s). Do not repeat it. Go on, then call %s.",
 			t.tool, t.server(), t.id, t.code, t.await()), false
 	case errs.RecordedAnswer:
@@ -160,11 +168,15 @@ func words(d time.Duration) string {
 func textOf(c *control.Call, harness string, expires time.Duration) text {
 	t := text{
 		harness: harness, tool: c.Name, connection: c.Connection, id: c.ID, code: c.Code, reason: c.Reason, status: c.HTTPStatus, rpcCode: c.RPCCode,
-		at: c.SettledAt, expires: expires, effect: c.Effect, retried: c.RetriedBy,
+		at: c.SettledAt, expires: expires,
 	}
 	switch c.State {
-	case journal.Admitted, journal.Asking, journal.Approved, journal.Retrying, journal.InputWanted:
+	case journal.Asking:
 		t.code = errs.ApprovalPending
+	case journal.InputWanted:
+		t.code, t.asked = errs.ApprovalPending, true
+	case journal.Admitted, journal.Approved, journal.Retrying:
+		t.code, t.waiting = errs.StillRunning, true
 	case journal.Dispatching, journal.Working:
 		t.code = errs.StillRunning
 	case journal.Denied:
