@@ -68,21 +68,10 @@ func (c *connectionsShowCmd) Run(ctx context.Context, g *Globals) error {
 			g.printJSON(k)
 			return nil
 		}
-		for _, p := range [][2]string{
-			{"name", k.GetName()},
-			{"kind", k.GetKind()},
-			{"state", k.GetState()},
-			{"revision", fmt.Sprint(k.GetRevision())},
-			{"address", k.GetOrigin() + k.GetPath()},
-			{"network", k.GetNetwork()},
-			{"auth", k.GetAuth()},
-			{"pool", k.GetPool()},
-			{"protocol", k.GetProtocol()},
-			{"catalog", k.GetCatalogDigest()},
-			{"tools", fmt.Sprint(k.GetTools())},
-		} {
-			fmt.Fprintf(g.out, "%-9s %s\n", p[0], oneLine(p[1]))
-		}
+		g.members([][2]string{
+			{"name", k.GetName()}, {"kind", k.GetKind()}, {"state", k.GetState()}, {"revision", fmt.Sprint(k.GetRevision())}, {"address", k.GetOrigin() + k.GetPath()},
+			{"network", k.GetNetwork()}, {"auth", k.GetAuth()}, {"pool", k.GetPool()}, {"protocol", k.GetProtocol()}, {"catalog", k.GetCatalogDigest()}, {"tools", fmt.Sprint(k.GetTools())},
+		})
 		return nil
 	}
 	return errs.Newf(errs.NotFound, "no connection is named %s; sallyport connections list shows them", c.Name)

@@ -134,7 +134,11 @@ func (g *Globals) running(ctx context.Context, add func(sandbox.FindingLevel, st
 		switch m.GetState() {
 		case "up":
 			roles[m.GetRole()] = true
-			add(sandbox.Fine, m.GetRole()+" "+m.GetName(), "up, build %s %s", m.GetBuild(), m.GetConfinement())
+			more := ""
+			if m.GetConfinement() != "" {
+				more = "; " + m.GetConfinement()
+			}
+			add(sandbox.Fine, m.GetRole()+" "+m.GetName(), "up, build %s%s", m.GetBuild(), more)
 		case "removed":
 		default:
 			add(sandbox.Warning, m.GetRole()+" "+m.GetName(), "%s since %s; start it with: sallyport %s", m.GetState(), ago(m.GetSeenMs()), m.GetRole())

@@ -96,11 +96,7 @@ func (g *Globals) showMachine(ctx context.Context, role, name string) error {
 		} else {
 			rows = append(rows, [2]string{"sessions", fmt.Sprint(m.GetSessions())})
 		}
-		for _, p := range rows {
-			if p[1] != "" {
-				fmt.Fprintf(g.out, "%-9s %s\n", p[0], oneLine(p[1]))
-			}
-		}
+		g.members(rows)
 		return nil
 	}
 	return errs.Newf(errs.NotFound, "no %s is named %s; sallyport %ss list shows them", role, name, role)

@@ -97,7 +97,7 @@ func (c *sessionsShowCmd) Run(ctx context.Context, g *Globals) error {
 		g.printJSON(s)
 		return nil
 	}
-	for _, p := range [][2]string{
+	g.members([][2]string{
 		{"session", s.GetId()},
 		{"epoch", fmt.Sprint(s.GetEpoch())},
 		{"state", s.GetState()},
@@ -111,9 +111,7 @@ func (c *sessionsShowCmd) Run(ctx context.Context, g *Globals) error {
 		{"policy", s.GetPolicyDigest()},
 		{"asking", fmt.Sprint(s.GetOpenQuestions())},
 		{"since", ago(s.GetCreatedMs())},
-	} {
-		fmt.Fprintf(g.out, "%-9s %s\n", p[0], oneLine(p[1]))
-	}
+	})
 	return nil
 }
 

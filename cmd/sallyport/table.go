@@ -80,6 +80,15 @@ func (g *Globals) table(header []string, rows [][]string) {
 	}
 }
 
+// members prints what is known of one thing, a line a member; what is not known is left out.
+func (g *Globals) members(rows [][2]string) {
+	for _, r := range rows {
+		if r[1] != "" {
+			fmt.Fprintf(g.out, "%-9s %s\n", r[0], oneLine(r[1]))
+		}
+	}
+}
+
 func line(w io.Writer, width []int, cells []string, style string) {
 	var b strings.Builder
 	for i, c := range cells {

@@ -254,7 +254,7 @@ func flowList(values []string) string {
 }
 
 // plainText is what YAML reads as text without quotes, also inside of a flow list: more is quoted than must be.
-var plainText = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_/.*@+-]*( [A-Za-z0-9_/.*@+-]+)*$|^https?://[A-Za-z0-9_/.@+?=&%~:-]*[A-Za-z0-9_/.@+?=&%~-]$`)
+var plainText = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_/.*@+-]*( [A-Za-z0-9_/.*@+-]+)*$|^https?://[A-Za-z0-9_/.@+?=&%~:-]*[A-Za-z0-9_/.@+?=&%~-]$|^[0-9]+(\.[0-9]+){3}/[0-9]+$`)
 
 // wordsOfYAML are text that YAML reads as something else.
 var wordsOfYAML = regexp.MustCompile(`^(?i:true|false|null|yes|no|on|off|y|n)$`)

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// program is a process in the background whose lines a script waits for.
+type program struct {
+	cmd *exec.Cmd
+
+	mu      sync.Mutex
+	text    []byte
+	read    int           // so much of text was awaited already
+	changed chan struct{} // closed, and replaced, by every line and by the end
+	ended   bool
+}
+
+// cmdStart starts a program, and waits until it printed what matches: start NAME PATTERN COMMAND...
+func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: start NAME PATTERN COMMAND...")
+	}
+	path := args[2]
+	if !strings.Contains(path, "/") {
+		var err error
+		path, err = exec.LookPath(path)
+		ts.Check(err)
+	}
+	w := worldOf(ts)
+	if old := w.processes[args[0]]; old != nil {
+		old.end()
+	}
+	cmd := exec.Command(path, args[3:]...) //nolint:noctx // ended with the script
+	cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"SALLYPORT_STATE", "PATH", "HOME", "TMPDIR", "GOCOVERDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "SALLYPORT_GUEST_DIR", "GORACE"} {
+		if v := ts.Getenv(name); v != "" {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	p := &program{cmd: cmd, changed: make(chan struct{})}
+	w.processes[args[0]] = p
+	r, pw, err := os.Pipe()
+	ts.Check(err)
+	cmd.Stdout, cmd.Stderr = pw, pw
+	ts.Check(cmd.Start())
+	pw.Close()
+	go p.collect(r)
+	p.await(ts, args[1])
+}
+
+func (p *program) collect(r io.ReadCloser) {
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadBytes('\n')
+		p.mu.Lock()
+		p.text = append(p.text, line...)
+		p.ended = err != nil
+		close(p.changed)
+		p.changed = make(chan struct{})
+		p.mu.Unlock()
+		if err != nil {
+			r.Close()
+			return
+		}
+	}
+}
+
+// await waits for text that was not awaited yet.
+func (p *program) await(ts *testscript.TestScript, pattern string) {
+	re, err := regexp.Compile("(?m)" + pattern)
+	ts.Check(err)
+	late := time.After(guard)
+	for {
+		p.mu.Lock()
+		text, ended, changed := p.text[p.read:], p.ended, p.changed
+		at := re.FindIndex(text)
+		if at != nil {
+			p.read += at[1]
+		}
+		p.mu.Unlock()
+		switch {
+		case at != nil:
+			return
+		case ended:
+			ts.Fatalf("it ended without a line that matches %q:\n%s", pattern, p.all())
+		}
+		select {
+		case <-changed:
+		case <-late:
+			ts.Fatalf("no line matches %q:\n%s", pattern, p.all())
+		}
+	}
+}
+
+func (p *program) all() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return string(p.text)
+}
+
+// end ends a process that a script left, and waits until all of its output is here.
+func (p *program) end() {
+	p.cmd.Process.Signal(os.Interrupt)
+	late := time.AfterFunc(guard/2, func() { p.cmd.Process.Kill() })
+	p.cmd.Wait()
+	late.Stop()
+	p.drained()
+}
+
+func (p *program) drained() {
+	for {
+		p.mu.Lock()
+		ended, changed := p.ended, p.changed
+		p.mu.Unlock()
+		if ended {
+			return
+		}
+		<-changed
+	}
+}
+
+func processOf(ts *testscript.TestScript, name string) *program {
+	p := worldOf(ts).processes[name]
+	if p == nil {
+		ts.Fatalf("nothing was started as %s", name)
+	}
+	return p
+}
+
+// cmdAwait waits for the next line of a program that matches: await NAME PATTERN
+func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: await NAME PATTERN")
+	}
+	processOf(ts, args[0]).await(ts, args[1])
+}
+
+// cmdStop ends a program and wants an exit code: stop NAME [SIGNAL [CODE]]. Code - takes any.
+func cmdStop(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 3 {
+		ts.Fatalf("usage: stop NAME [SIGNAL [CODE]]")
+	}
+	signal, want := "INT", "0"
+	if len(args) > 1 {
+		signal = args[1]
+	}
+	if len(args) > 2 {
+		want = args[2]
+	}
+	p := processOf(ts, args[0])
+	if signal != "none" {
+		ts.Check(p.cmd.Process.Signal(signals[signal]))
+	}
+	late := time.AfterFunc(guard, func() { p.cmd.Process.Kill() })
+	err := p.cmd.Wait()
+	late.Stop()
+	p.drained()
+	delete(worldOf(ts).processes, args[0])
+	code := strconv.Itoa(p.cmd.ProcessState.ExitCode())
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	fmt.Fprint(ts.Stderr(), p.all())
+	if want != "-" && code != want {
+		ts.Fatalf("%s ended with exit code %s, want %s:\n%s", args[0], code, want, p.all())
+	}
+}
+
+var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
+
+// cmdLog makes what a program printed so far the last standard error: log NAME
+func cmdLog(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: log NAME")
+	}
+	fmt.Fprint(ts.Stderr(), processOf(ts, args[0]).all())
+}
+
+// partPID finds the part of an up among its children.
+func partPID(up int, part string) (int, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", up))
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range tasks {
+		children, err := os.ReadFile(t)
+		if err != nil {
+			continue // the thread ended
+		}
+		for _, f := range strings.Fields(string(children)) {
+			if cmdline, err := os.ReadFile("/proc/" + f + "/cmdline"); err == nil && bytes.Contains(cmdline, []byte("\x00"+part+"\x00")) {
+				return strconv.Atoi(f)
+			}
+		}
+	}
+	return 0, fmt.Errorf("process %d has no child that is %s", up, part)
+}
+
+// cmdPidOf sets a variable to a part's process id: pidof VARIABLE UP PART
+func cmdPidOf(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: pidof VARIABLE UP PART")
+	}
+	pid, err := partPID(processOf(ts, args[1]).cmd.Process.Pid, args[2])
+	ts.Check(err)
+	ts.Setenv(args[0], strconv.Itoa(pid))
+}
+
+// cmdKillPart sends a signal to a part of an up: killpart UP PART SIGNAL
+func cmdKillPart(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: killpart UP PART SIGNAL")
+	}
+	pid, err := partPID(processOf(ts, args[0]).cmd.Process.Pid, args[1])
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, signals[args[2]]))
+}
+
+// cmdNoProcs wants no process of this script's installation, whoever its parent is: noprocs. A process that was just killed is waited for.
+func cmdNoProcs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: noprocs")
+	}
+	mark := []byte("SALLYPORT_STATE=" + worldOf(ts).state + "\x00")
+	deadline := time.Now().Add(guard)
+	for {
+		left := ""
+		all, err := filepath.Glob("/proc/[0-9]*/environ")
+		ts.Check(err)
+		for _, path := range all {
+			environ, err := os.ReadFile(path)
+			if err != nil || !bytes.Contains(append(environ, 0), mark) {
+				continue
+			}
+			dir := filepath.Dir(path)
+			if stat, err := os.ReadFile(filepath.Join(dir, "stat")); err != nil || bytes.Contains(stat, []byte(") Z ")) {
+				continue // it ended
+			}
+			cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+			left += filepath.Base(dir) + " " + strings.ReplaceAll(string(cmdline), "\x00", " ") + "\n"
+		}
+		if left == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("still there:\n%s", left)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
