@@ -102,6 +102,9 @@ func (d *driver) dispatch(ctx context.Context) {
 		case d.expired():
 			d.end(ctx, journal.OnExpire, errs.ApprovalExpired, "it was approved and could not run in time")
 			return
+		case d.p.draining.Load():
+			d.wait(ctx, d.untilExpiry())
+			continue
 		}
 		dec, ok := d.ruleAgain(ctx)
 		if !ok {

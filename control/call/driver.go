@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"sallyport.dev/control"
@@ -103,9 +104,22 @@ func (d *driver) run(ctx context.Context) {
 			d.poll(ctx)
 		default:
 			d.finish(ctx)
+			d.line()
 			return
 		}
 	}
+}
+
+// line is the one line of the log that every call ends with: a write's always, a read's where somebody looks closely. It has no bodies.
+func (d *driver) line() {
+	level := slog.LevelDebug
+	if d.row.Effect == control.Write {
+		level = slog.LevelInfo
+	}
+	c := d.row
+	d.p.cfg.Log.Log(d.p.life, level, "call", "call", c.ID, "session", c.Session, "tool", c.Connection+"/"+c.Tool, "effect", c.Effect, "state", c.State,
+		"code", c.Code, "attempt", c.Attempt, "authority", c.Authority.String(), "transport", c.Transport, "protocol", c.Protocol, "result", c.ToolResult,
+		"status", c.HTTPStatus, "failure", c.Failure)
 }
 
 // close ends the driver. Who wrote to it too late goes by the row.

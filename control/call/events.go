@@ -10,6 +10,9 @@ import (
 
 // Submit implements [HostEvents].
 func (p *Pipeline) Submit(s Submission) {
+	if p.draining.Load() {
+		return // never journaled: the host sends it to the next run
+	}
 	rec, err := relay.ParseCall(s.Record)
 	if err != nil {
 		// Without an id there is nobody to answer; the host refuses such a record itself, so this is a host of another build.

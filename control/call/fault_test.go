@@ -200,6 +200,31 @@ func TestCrash(t *testing.T) {
 			r.sends(c, 1)
 		}, unattended, func(a *control.Apply) { a.Standing = append(a.Standing, standing("nightly", "", 50)) })
 	}
+	bubble(t, "drained before the end", func(t *testing.T, r *rig) {
+		hold := make(chan struct{})
+		r.plan(plan{outcome: answered(`{"content":[]}`), hold: hold})
+		a, b := r.do("create_issue", issue), r.do("create_issue", `{"project":"api"}`)
+		r.approve(a)
+		left := make(chan int, 1)
+		go func() { left <- r.p.Drain(t.Context()) }()
+		r.later(time.Second)
+		r.approve(b)
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.state(b, journal.Approved)
+		close(hold)
+		r.later(time.Second)
+		if n := <-left; n != 0 {
+			t.Fatalf("%d attempts are left", n)
+		}
+		r.says(a, `{"content":[]}`)
+		r.sends(b, 0)
+		r.crash(true)
+		r.submit(c)
+		r.later(time.Second)
+		r.state(b, journal.Answered)
+		r.says(c, `{"content":[]}`)
+		r.sends(b, 1)
+	})
 	bubble(t, "the question survives a week of restarts", func(t *testing.T, r *rig) {
 		c := r.do("create_issue", issue)
 		for range 5 {

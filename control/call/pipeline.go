@@ -62,8 +62,9 @@ type Pipeline struct {
 	sessionsMu sync.Mutex
 	sessions   map[string]*sessionState
 
-	life context.Context
-	end  context.CancelFunc
+	life     context.Context
+	end      context.CancelFunc
+	draining atomic.Bool
 
 	workMu sync.Mutex
 	over   bool
@@ -116,8 +117,10 @@ func (p *Pipeline) Stop() {
 // Done is closed when the pipeline was stopped, or stopped itself because another control run took its calls over: then this process must end.
 func (p *Pipeline) Done() <-chan struct{} { return p.life.Done() }
 
-// Drain waits until nothing is dispatched any more, or ctx ends. It reports how many attempts are still out.
+// Drain takes no new record and dispatches nothing more, and waits until what is out was settled, or ctx ends. It reports how many attempts are still
+// out: [Pipeline.Stop] follows, and what then has no answer is asked for by the next run.
 func (p *Pipeline) Drain(ctx context.Context) int {
+	p.draining.Store(true)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
