@@ -18,6 +18,9 @@ import (
 // can choose.
 var Registry = newRegistry()
 
+// FineBuckets are for times from 10 us to half a second, in seconds, each half as long again as the one before.
+var FineBuckets = prometheus.ExponentialBuckets(10e-6, 1.5, 28)
+
 func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/connection"
@@ -46,9 +47,31 @@ var (
 	callSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "sallyport_call_seconds", Help: "From admission to settling.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 	}, []string{"effect"})
+	workerSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "sallyport_worker_seconds",
+		Help:    "Parts of a call at its worker: open (verify, open the credential), connect, write, wait (for the first byte), read; barrier, a write's wait for control between ready and go; and all, from the intent's leaving control to its outcome's return.",
+		Buckets: telemetry.FineBuckets,
+	}, []string{"part"})
+	partAll, partOpen, partConnect = workerSeconds.WithLabelValues("all"), workerSeconds.WithLabelValues("open"), workerSeconds.WithLabelValues("connect")
+	partBarrier                    = workerSeconds.WithLabelValues("barrier")
+	partWrite, partWait, partRead  = workerSeconds.WithLabelValues("write"), workerSeconds.WithLabelValues("wait"), workerSeconds.WithLabelValues("read")
 )
 
-func init() { telemetry.Registry.MustRegister(callSteps, callEnds, callSeconds) }
+func init() { telemetry.Registry.MustRegister(callSteps, callEnds, callSeconds, workerSeconds) }
+
+// workerTook notes where a call's time at its worker went.
+func workerTook(since time.Time, t *sallyportv1.Timings) {
+	if since.IsZero() || t == nil {
+		return // of an earlier Link, or of an older worker
+	}
+	partAll.Observe(time.Since(since).Seconds())
+	micros := func(part prometheus.Observer, us int64) { part.Observe(float64(us) / 1e6) }
+	micros(partOpen, t.GetOpenUs())
+	micros(partConnect, t.GetConnectUs())
+	micros(partWrite, t.GetWriteUs())
+	micros(partWait, t.GetWaitUs())
+	micros(partRead, t.GetReadUs())
+}
 
 // Observe tells metrics and watchers of a committed step. It does not block.
 func (s *Server) Observe(c *control.Call, step control.Step) {

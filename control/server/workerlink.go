@@ -104,10 +104,10 @@ func (w *workerService) Link(stream grpc.BidiStreamingServer[sallyportv1.WorkerF
 	defer cancel()
 	l := &workerLink{
 		run: hello.GetRun(), worker: who.id.String(), name: who.name.Name, pool: who.name.Pool, capacity: int(hello.GetCapacity()), mac: mac,
-		hello: hello, out: newOutbox[*sallyportv1.Job](), stop: cancel, open: map[string]bool{},
+		hello: hello, out: newOutbox[*sallyportv1.Job](), stop: cancel, open: map[string]times{},
 	}
 	for _, id := range hello.GetOpenIntents() {
-		l.open[id] = true
+		l.open[id] = times{}
 	}
 	l.out.push(1024,
 		&sallyportv1.Job{Job: &sallyportv1.Job_Welcome{Welcome: &sallyportv1.WorkerWelcome{
@@ -203,6 +203,7 @@ func (w *workerService) frame(l *workerLink, parts *chunks, f *sallyportv1.Worke
 	p := w.s.pipeline
 	switch f := f.GetFrame().(type) {
 	case *sallyportv1.WorkerFrame_Ready:
+		l.prepared(f.Ready.GetIntent())
 		p.Ready(l.run, call.Ready{Intent: f.Ready.GetIntent(), Upstream: f.Ready.GetUpstreamSession(), Took: micros(f.Ready.GetPrepareUs())})
 	case *sallyportv1.WorkerFrame_Sent:
 		p.Sent(l.run, f.Sent.GetIntent(), f.Sent.GetBytes())
@@ -219,10 +220,11 @@ func (w *workerService) frame(l *workerLink, parts *chunks, f *sallyportv1.Worke
 			}
 			o.Body = body
 		}
-		l.release(o.GetIntent())
+		took := l.release(o.GetIntent())
 		if w.s.jobs.outcome(l.run, o) {
 			return nil
 		}
+		workerTook(took.submitted, o.GetTimings())
 		transport, ok := transports[o.GetTransport()]
 		if !ok {
 			return errs.New(errs.Invalid, "an outcome without a transport")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"slices"
 	"sync"
+	"time"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control/call"
@@ -24,6 +25,9 @@ func newWorkers(key intent.SigningKey) *workers {
 	return &workers{key: key, runs: map[string]*workerLink{}, last: map[string]string{}}
 }
 
+// times of an intent; zero for what did not happen on this Link.
+type times struct{ submitted, ready time.Time }
+
 // workerLink is one run's Link.
 type workerLink struct {
 	run      string
@@ -37,7 +41,7 @@ type workerLink struct {
 	stop     func()
 
 	mu   sync.Mutex
-	open map[string]bool // intents that hold a place: from Submit to outcome, close or attested not started
+	open map[string]times // intents that hold a place: from Submit to outcome, close or attested not started
 }
 
 func (l *workerLink) hold(id string) bool {
@@ -46,14 +50,37 @@ func (l *workerLink) hold(id string) bool {
 	if len(l.open) >= l.capacity {
 		return false
 	}
-	l.open[id] = true
+	l.open[id] = times{submitted: time.Now()}
 	return true
 }
 
-func (l *workerLink) release(id string) {
+// release gives up an intent's place and returns its times.
+func (l *workerLink) release(id string) times {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	t := l.open[id]
 	delete(l.open, id)
+	return t
+}
+
+// prepared notes that a write's worker stands ready.
+func (l *workerLink) prepared(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t, ok := l.open[id]; ok {
+		t.ready = time.Now()
+		l.open[id] = t
+	}
+}
+
+// released notes that a write's bytes were released: its barrier is durable.
+func (l *workerLink) released(id string) {
+	l.mu.Lock()
+	ready := l.open[id].ready
+	l.mu.Unlock()
+	if !ready.IsZero() {
+		partBarrier.Observe(time.Since(ready).Seconds())
+	}
 }
 
 func (l *workerLink) load() int {
@@ -168,6 +195,9 @@ func (w *workers) send(run string, j *sallyportv1.Job) error {
 
 // Go implements [call.Workers].
 func (w *workers) Go(run, id string) error {
+	if l := w.link(run); l != nil {
+		l.released(id)
+	}
 	return w.send(run, &sallyportv1.Job{Job: &sallyportv1.Job_Go{Go: &sallyportv1.Go{Intent: id}}})
 }
 

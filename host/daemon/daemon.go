@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,6 +24,7 @@ import (
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/proc"
 	"sallyport.dev/relay/hostside"
+	"sallyport.dev/telemetry"
 )
 
 // Options are what a daemon needs.
@@ -45,6 +47,12 @@ const (
 	endTime   = 20 * time.Second // tearing down what a session left
 	stopGrace = 5 * time.Second  // for an agent whose session control ended
 )
+
+var callSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+	Name: "sallyport_host_call_seconds", Help: "From seeing a call's record to publishing its result.", Buckets: telemetry.FineBuckets,
+})
+
+func init() { telemetry.Registry.MustRegister(callSeconds) }
 
 // Daemon serves the sandboxes of one host. Safe for concurrent use.
 type Daemon struct {
@@ -74,6 +82,7 @@ func New(opts Options) *Daemon {
 	d.runner = runner.New(runner.Config{
 		Link: link.New(link.Config{Conn: opts.Conn, Build: opts.Build, Protected: opts.Protected, Log: opts.Log}), Log: opts.Log,
 		HighWater: d.highWater, Changed: d.changed, Frame: d.frame, Exceeded: d.exceeded,
+		Answered: func(took time.Duration) { callSeconds.Observe(took.Seconds()) },
 	})
 	return d
 }

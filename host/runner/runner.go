@@ -28,6 +28,8 @@ type Config struct {
 	Changed func(*sallyportv1.SessionChange)
 	// Frame gets the frames that are not the runner's: welcome, origins, egress policy, high water, checkpoints. They come in control's order.
 	Frame func(*sallyportv1.ControlFrame)
+	// Answered tells how long a call took at this host, from the moment that its record was seen until its result was published.
+	Answered func(took time.Duration)
 	// Exceeded tells that a guest exceeded a bound of its directory. It is no longer served; its sandbox is to be ended.
 	Exceeded func(session string, err error)
 

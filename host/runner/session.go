@@ -253,6 +253,9 @@ func (s *session) finish(c *call) {
 	c.stopClocks()
 	delete(s.calls, c.id)
 	s.ledger.Published(c.id)
+	if tell := s.runner.cfg.Answered; tell != nil {
+		tell(time.Since(c.seen))
+	}
 	if c.result != nil {
 		c.result = nil
 		s.undelivered--
