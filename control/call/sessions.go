@@ -30,6 +30,9 @@ type sessionState struct {
 	upstream map[string][]byte   // sealed upstream sessions, by connection
 }
 
+// maxOpen bounds what is kept of a session: what is beyond is refused as busy, and costs nothing here.
+const maxOpen = relay.MaxUnacknowledged + relay.MaxInFlight
+
 // openCall is a call that is unfinished, or ended and unread.
 type openCall struct {
 	tool    string
@@ -138,9 +141,13 @@ func (s *sessionState) claim(id string, rec *relay.Call, args control.Digest) (e
 				return at, ""
 			}
 		}
-		s.harness[rec.HarnessCall] = id
 	}
-	s.open[id] = &openCall{tool: rec.Tool, args: args, harness: rec.HarnessCall}
+	if len(s.open) < maxOpen {
+		s.open[id] = &openCall{tool: rec.Tool, args: args, harness: rec.HarnessCall}
+		if rec.HarnessCall != "" {
+			s.harness[rec.HarnessCall] = id
+		}
+	}
 	return "", mismatch
 }
 
@@ -150,6 +157,9 @@ func (s *sessionState) moved(c *control.Call) {
 	defer s.mu.Unlock()
 	e := s.open[c.ID]
 	if e == nil {
+		if len(s.open) >= maxOpen {
+			return
+		}
 		e = &openCall{tool: c.Name, args: c.ArgsDigest, harness: c.HarnessCall}
 		s.open[c.ID] = e
 	}
@@ -175,7 +185,7 @@ func (s *sessionState) enter() error {
 	switch {
 	case s.inFlight >= relay.MaxInFlight:
 		return errs.Newf(errs.Busy, "%d calls of this session are open", s.inFlight)
-	case len(s.open) >= relay.MaxUnacknowledged+relay.MaxInFlight:
+	case len(s.open) >= maxOpen:
 		return errs.Newf(errs.Busy, "%d results of this session were never read", len(s.open))
 	}
 	s.inFlight++
@@ -193,7 +203,9 @@ func (s *sessionState) leave() {
 func (s *sessionState) handed(record string, o outgoing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.out[record] = o
+	if len(s.out) < 2*maxOpen { // a guest that acknowledges nothing costs no more; its acknowledgments are then looked up
+		s.out[record] = o
+	}
 }
 
 func (s *sessionState) taken(record string) (outgoing, bool) {
