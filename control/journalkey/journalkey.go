@@ -44,37 +44,39 @@ const (
 )
 
 // New makes a ring with one fresh key.
-func New() *Ring {
+func New() (*Ring, error) {
 	r := &Ring{}
-	r.add()
-	return r
+	return r, r.add()
 }
 
-func (r *Ring) add() {
+func (r *Ring) add() error {
 	k := key{id: 1}
 	if n := len(r.keys); n > 0 {
 		k.id = r.keys[n-1].id + 1
 	}
 	rand.Read(k.raw[:]) // never fails (crypto/rand)
-	k.open()
+	if err := k.open(); err != nil {
+		return err
+	}
 	r.keys = append(r.keys, k)
+	return nil
 }
 
-func (k *key) open() {
+func (k *key) open() error {
 	block, err := aes.NewCipher(k.raw[:])
+	if err == nil {
+		k.aead, err = cipher.NewGCM(block)
+	}
 	if err != nil {
-		panic(err) // 32 bytes are a key
+		return errs.Wrap(errs.Internal, "this build cannot seal: AES-256-GCM is not available", err)
 	}
-	if k.aead, err = cipher.NewGCM(block); err != nil {
-		panic(err) // AES has the block size that GCM wants
-	}
+	return nil
 }
 
 // Rotate returns a ring with one more key, which seals from now on. Write it before use.
-func (r *Ring) Rotate() *Ring {
+func (r *Ring) Rotate() (*Ring, error) {
 	next := &Ring{keys: append([]key(nil), r.keys...)}
-	next.add()
-	return next
+	return next, next.add()
 }
 
 // Seal seals body. about names what it is; the same must be given to open it.
@@ -158,7 +160,9 @@ func parse(s string) (*Ring, bool) {
 			return nil, false
 		}
 		k := key{id: uint32(id), raw: [32]byte(raw)}
-		k.open()
+		if err := k.open(); err != nil {
+			return nil, false
+		}
 		r.keys = append(r.keys, k)
 	}
 	return r, true
@@ -169,7 +173,10 @@ func Create(path string) (*Ring, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, errs.Newf(errs.Conflict, "%s is there already; replacing it would lose every body of the journal", path)
 	}
-	r := New()
+	r, err := New()
+	if err != nil {
+		return nil, err
+	}
 	return r, r.Write(path)
 }
 

@@ -16,8 +16,17 @@ import (
 	"sallyport.dev/errs"
 )
 
+func fresh(t *testing.T) *Ring {
+	t.Helper()
+	r, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func TestSealOpen(t *testing.T) {
-	r := New()
+	r := fresh(t)
 	rapid.Check(t, func(t *rapid.T) {
 		body := rapid.SliceOf(rapid.Byte()).Draw(t, "body")
 		about := rapid.String().Draw(t, "about")
@@ -44,7 +53,7 @@ func TestSealOpen(t *testing.T) {
 }
 
 func TestAnEmptyBodyIsNotNone(t *testing.T) {
-	r := New()
+	r := fresh(t)
 	b, err := r.Open(r.Seal(nil, "a"), "a")
 	if err != nil || b == nil || len(b) != 0 {
 		t.Fatalf("%v %v", b, err)
@@ -52,9 +61,12 @@ func TestAnEmptyBodyIsNotNone(t *testing.T) {
 }
 
 func TestRotate(t *testing.T) {
-	old := New()
+	old := fresh(t)
 	before := old.Seal([]byte("a"), "x")
-	next := old.Rotate()
+	next, err := old.Rotate()
+	if err != nil {
+		t.Fatal(err)
+	}
 	after := next.Seal([]byte("b"), "x")
 	if b, err := next.Open(before, "x"); err != nil || string(b) != "a" {
 		t.Fatal(err)
@@ -82,7 +94,11 @@ func TestFile(t *testing.T) {
 	if _, err := Create(path); !errs.Is(err, errs.Conflict) {
 		t.Fatal(err)
 	}
-	if err := r.Rotate().Write(path); err != nil {
+	next, err := r.Rotate()
+	if err == nil {
+		err = next.Write(path)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	back, err := Read(path)
@@ -117,7 +133,7 @@ func TestBadFile(t *testing.T) {
 }
 
 func TestARingNeverPrintsItself(t *testing.T) {
-	r := New()
+	r := fresh(t)
 	secret := base64.StdEncoding.EncodeToString(r.keys[0].raw[:])
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "key", r)
