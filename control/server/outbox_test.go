@@ -42,7 +42,7 @@ func TestRide(t *testing.T) {
 			t.Errorf("with another: %q after %v", got, took)
 		}
 		message = waiting(t, o)
-		time.Sleep(2 * rideFor) // the bubble's time: the timer of the frames that left finds nothing, and wakes nobody
+		<-time.After(2 * rideFor) // the bubble's time: the timer of the frames that left finds nothing, and wakes nobody
 		o.ride(1, "late")
 		if got, took := message(); !slices.Equal(got, []string{"late"}) || took != 3*rideFor {
 			t.Errorf("after an empty timer: %q after %v", got, took)

@@ -67,7 +67,7 @@ func (u *Upstream) PID() int { return u.cmd.Process.Pid }
 
 // Close ends it.
 func (u *Upstream) Close() error {
-	u.stdin.Close() //nolint:errcheck // it ends by that, or has ended
+	u.stdin.Close()                                                   //nolint:errcheck // it ends by that, or has ended
 	late := time.AfterFunc(Patience, func() { u.cmd.Process.Kill() }) //nolint:errcheck // it may have ended
 	defer late.Stop()
 	return u.cmd.Wait()
