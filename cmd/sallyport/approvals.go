@@ -15,17 +15,18 @@ import (
 )
 
 type approvalsCmd struct {
-	List    approvalsListCmd  `cmd:"" default:"withargs" help:"List open questions."`
-	Show    approvalsShowCmd  `cmd:"" help:"Show everything that a decision rests on."`
-	Watch   approvalsWatchCmd `cmd:"" help:"Show questions as they come, and decide by key."`
-	Approve approveCmd        `cmd:"" help:"Approve a waiting call, after reading it."`
-	Deny    denyCmd           `cmd:"" help:"Deny a waiting call."`
-	Grant   approvalsGrantCmd `cmd:"" help:"Approve, and let this session repeat calls like it for a while."`
+	List    approvalsListCmd   `cmd:"" default:"withargs" help:"List open questions."`
+	Show    approvalsShowCmd   `cmd:"" help:"Show everything that a decision rests on."`
+	Watch   approvalsWatchCmd  `cmd:"" help:"Show questions as they come, and decide by key."`
+	Approve approveCmd         `cmd:"" help:"Approve a waiting call, after reading it."`
+	Deny    denyCmd            `cmd:"" help:"Deny a waiting call."`
+	Answer  approvalsAnswerCmd `cmd:"" help:"Answer a server's question with a form."`
+	Grant   approvalsGrantCmd  `cmd:"" help:"Approve, and let this session repeat calls like it for a while."`
 }
 
 type approvalsListCmd struct {
 	Session string `help:"Of this session."`
-	Status  string `help:"In this state: open, approved, used, denied, expired, closed." placeholder:"STATE"`
+	Status  string `help:"In this state: open, approved, used, denied, answered, resolved, expired or closed. Default: open." placeholder:"STATE" enum:",open,approved,used,denied,answered,resolved,expired,closed" default:""`
 }
 
 // Run prints open questions.

@@ -179,6 +179,8 @@ func (c *controlCmd) serve(
 			err = ctx.Err()
 		case <-store.Failed():
 			err = errs.New(errs.NotDurable, "the store cannot write durably any more; control ends so that it starts anew")
+		case <-pipeline.Done():
+			err = errs.New(errs.Fenced, "another control run took the calls over; this one ends")
 		case got := <-errc:
 			if err = got; got == nil && ctx.Err() == nil {
 				err = errs.New(errs.Internal, "a part of control ended by itself")

@@ -202,7 +202,7 @@ func TestHighWaterQuarantines(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := r.people.Status(t.Context(), &sallyportv1.StatusRequest{})
-	if err != nil || !strings.Contains(got.GetQuarantine(), "older copy") {
+	if err != nil || !strings.Contains(got.GetQuarantine(), "host h remembers") {
 		t.Fatalf("no quarantine: %v %v", got, err)
 	}
 	if _, err := r.people.AcceptRestore(t.Context(), &sallyportv1.AcceptRestoreRequest{}); codeOf(t, err) != "invalid" {

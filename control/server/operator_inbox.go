@@ -120,6 +120,7 @@ func (o *operatorService) ShowApproval(ctx context.Context, r *sallyportv1.ShowA
 			out.Approval.Origin = conn.Origin + conn.Path
 		}
 	}
+	out.Form, out.Asks = q.Form, q.Text
 	if q.Kind == control.AskApproval {
 		out.SuggestedWhen = grant.Suggest(c.Arguments)
 	}
@@ -136,15 +137,15 @@ func (o *operatorService) Decide(ctx context.Context, r *sallyportv1.DecideReque
 	if err != nil {
 		return nil, errs.New(errs.Invalid, "a decision names the digest that was shown with the approval")
 	}
-	verdicts := map[string]control.Verdict{"approve": control.Approve, "deny": control.Refuse}
+	verdicts := map[string]control.Verdict{"approve": control.Approve, "deny": control.Refuse, "answer": control.Answer}
 	verdict, ok := verdicts[r.GetDecision()]
 	if !ok {
-		return nil, errs.New(errs.Invalid, "a decision is approve or deny")
+		return nil, errs.New(errs.Invalid, "a decision is approve, deny or answer")
 	}
 	if verdict == control.Refuse && r.GetGrant() != nil {
 		return nil, errs.New(errs.Invalid, "a session grant comes with an approval, not with a denial")
 	}
-	req := inbox.Request{Question: id, Verdict: verdict, Reason: r.GetReason(), Binding: digest, Actor: whoOf(ctx).Actor}
+	req := inbox.Request{Question: id, Verdict: verdict, Reason: r.GetReason(), Binding: digest, Actor: whoOf(ctx).Actor, Answer: r.GetAnswer()}
 	if g := r.GetGrant(); g != nil {
 		req.Grant = &inbox.GrantRequest{When: g.GetWhen(), Calls: int64(g.GetCalls()), For: time.Duration(g.GetSeconds()) * time.Second}
 	}

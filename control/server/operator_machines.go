@@ -114,6 +114,10 @@ func (o *operatorService) Enrol(ctx context.Context, r *sallyportv1.EnrolRequest
 	if err != nil {
 		return nil, err
 	}
+	id, err := t.ID()
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range o.s.machinesOf(ctx, r.GetRole()) {
 		if m.Name == r.GetName() && m.Pool == pool && !m.Removed {
 			return nil, errs.Newf(errs.Conflict, "a %s is named %s already; remove it first, or take another name", r.GetRole(), r.GetName())
@@ -124,7 +128,7 @@ func (o *operatorService) Enrol(ctx context.Context, r *sallyportv1.EnrolRequest
 		return nil, errs.Wrap(errs.Internal, "the token's digest is malformed", err)
 	}
 	if err := o.s.stores.Machines.PutToken(ctx, machine.Token{
-		Org: control.Org, Digest: digest, Role: r.GetRole(), Name: r.GetName(), Pool: pool, By: by, Until: t.Expires,
+		Org: control.Org, Digest: digest, ID: id.String(), Role: r.GetRole(), Name: r.GetName(), Pool: pool, By: by, Until: t.Expires,
 	}); err != nil {
 		return nil, err
 	}

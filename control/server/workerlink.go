@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
@@ -18,6 +19,7 @@ import (
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/control/machine"
+	"sallyport.dev/control/revocation"
 	"sallyport.dev/errs"
 	"sallyport.dev/identity"
 	"sallyport.dev/identity/link"
@@ -51,6 +53,10 @@ func (s *Server) callerOf(ctx context.Context, role identity.Role) (caller, erro
 	m, err := s.stores.Machines.Machine(ctx, id.String())
 	if err != nil || m.Removed {
 		return caller{}, status.Error(codes.PermissionDenied, "this identity was removed; enrol it again")
+	}
+	// A name that was removed and enrolled again is another machine: certificates of the former one are no good.
+	if leaf := other.State.PeerCertificates[0]; leaf.NotBefore.Add(identity.Backdate + time.Minute).Before(m.Since) {
+		return caller{}, status.Error(codes.PermissionDenied, "this identity was replaced by a newer enrolment")
 	}
 	if why := s.revoked(ctx, id.String(), name); why != "" {
 		return caller{}, status.Error(codes.PermissionDenied, why)
@@ -281,17 +287,14 @@ func (s *Server) checkHighWater(ctx context.Context, who string, seen *sallyport
 	if seen == nil || seen.GetIncarnation() == "" {
 		return nil
 	}
-	h, err := s.stores.Revocations.History(ctx)
+	older, err := s.stores.Revocations.Remember(ctx, who, revocation.History{Incarnation: seen.GetIncarnation(), Counter: seen.GetCounter()})
 	if err != nil {
 		return status.Error(codes.Unavailable, "the store does not answer")
 	}
-	if seen.GetIncarnation() == h.Incarnation && seen.GetCounter() > h.Counter && h.Quarantine == "" {
-		why := who + " remembers more commits than the store holds: it was restored from an older copy"
-		s.log.Error("quarantine", "why", why, "seen", seen.GetCounter(), "store", h.Counter)
-		if _, err := s.stores.Revocations.Quarantine(ctx, why); err != nil {
-			return status.Error(codes.Unavailable, "the store does not answer")
-		}
-		s.events.publish(Event{Kind: "quarantine", Detail: why})
+	if older {
+		s.log.Error("quarantine: the store is older than what a peer remembers", "who", who, "seen", seen.GetCounter())
+		s.events.publish(Event{Kind: "quarantine", Detail: who + " remembers more than the store holds"})
+		s.pipeline.PolicyChanged()
 	}
 	return nil
 }

@@ -1710,6 +1710,8 @@ type ShowApprovalResponse struct {
 	Description        string                 `protobuf:"bytes,9,opt,name=description,proto3" json:"description,omitempty"`                          // of the tool, as the model reads it
 	LocalDisabled      bool                   `protobuf:"varint,10,opt,name=local_disabled,json=localDisabled,proto3" json:"local_disabled,omitempty"`
 	SuggestedWhen      string                 `protobuf:"bytes,11,opt,name=suggested_when,json=suggestedWhen,proto3" json:"suggested_when,omitempty"` // a session grant's constraint, pre-filled from these arguments
+	Form               []byte                 `protobuf:"bytes,12,opt,name=form,proto3" json:"form,omitempty"`                                        // of client tools and elicitation: the JSON Schema of the answer
+	Asks               string                 `protobuf:"bytes,13,opt,name=asks,proto3" json:"asks,omitempty"`                                        // safe text: who asks what
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1821,13 +1823,28 @@ func (x *ShowApprovalResponse) GetSuggestedWhen() string {
 	return ""
 }
 
+func (x *ShowApprovalResponse) GetForm() []byte {
+	if x != nil {
+		return x.Form
+	}
+	return nil
+}
+
+func (x *ShowApprovalResponse) GetAsks() string {
+	if x != nil {
+		return x.Asks
+	}
+	return ""
+}
+
 type DecideRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Approval      string                 `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`     // the binding digest that was shown
-	Decision      string                 `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"` // approve | deny
+	Decision      string                 `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"` // approve | deny | answer
 	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	Grant         *SessionGrant          `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"` // approve, and give this session grant
+	Grant         *SessionGrant          `protobuf:"bytes,5,opt,name=grant,proto3" json:"grant,omitempty"`   // approve, and give this session grant
+	Answer        []byte                 `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"` // with answer: the exact bytes of a JSON object that fits the question's form
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1893,6 +1910,13 @@ func (x *DecideRequest) GetReason() string {
 func (x *DecideRequest) GetGrant() *SessionGrant {
 	if x != nil {
 		return x.Grant
+	}
+	return nil
+}
+
+func (x *DecideRequest) GetAnswer() []byte {
+	if x != nil {
+		return x.Answer
 	}
 	return nil
 }
@@ -6336,7 +6360,7 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x15ListApprovalsResponse\x127\n" +
 	"\tapprovals\x18\x01 \x03(\v2\x19.sallyport.v1.ApprovalRowR\tapprovals\"%\n" +
 	"\x13ShowApprovalRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xef\x03\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x97\x04\n" +
 	"\x14ShowApprovalResponse\x125\n" +
 	"\bapproval\x18\x01 \x01(\v2\x19.sallyport.v1.ApprovalRowR\bapproval\x12\x1c\n" +
 	"\targuments\x18\x02 \x01(\fR\targuments\x12%\n" +
@@ -6349,13 +6373,16 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\vdescription\x18\t \x01(\tR\vdescription\x12%\n" +
 	"\x0elocal_disabled\x18\n" +
 	" \x01(\bR\rlocalDisabled\x12%\n" +
-	"\x0esuggested_when\x18\v \x01(\tR\rsuggestedWhen\"\xa9\x01\n" +
+	"\x0esuggested_when\x18\v \x01(\tR\rsuggestedWhen\x12\x12\n" +
+	"\x04form\x18\f \x01(\fR\x04form\x12\x12\n" +
+	"\x04asks\x18\r \x01(\tR\x04asks\"\xc1\x01\n" +
 	"\rDecideRequest\x12\x1a\n" +
 	"\bapproval\x18\x01 \x01(\tR\bapproval\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bdecision\x18\x03 \x01(\tR\bdecision\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
-	"\x05grant\x18\x05 \x01(\v2\x1a.sallyport.v1.SessionGrantR\x05grant\"R\n" +
+	"\x05grant\x18\x05 \x01(\v2\x1a.sallyport.v1.SessionGrantR\x05grant\x12\x16\n" +
+	"\x06answer\x18\x06 \x01(\fR\x06answer\"R\n" +
 	"\fSessionGrant\x12\x12\n" +
 	"\x04when\x18\x01 \x01(\tR\x04when\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\x05R\x05calls\x12\x18\n" +
