@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
@@ -44,7 +45,7 @@ func (c *auditExportCmd) Run(ctx context.Context, g *Globals) error {
 	defer stream.Close()
 	for {
 		m, err := stream.Receive()
-		if err == io.EOF { //nolint:errorlint // the stream's own end
+		if errors.Is(err, io.EOF) { // the stream's own end: one that is cut is io.ErrUnexpectedEOF
 			return nil
 		}
 		if err != nil {

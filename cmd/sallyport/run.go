@@ -34,7 +34,7 @@ type runCmd struct {
 	Insecure   bool               `name:"insecure-no-sandbox" help:"With a profile of the process driver: run the agent without any isolation."`
 	Env        []string           `help:"Set a variable for the agent, or keep one of yours by its name." placeholder:"NAME[=VALUE]"`
 	Log        telemetry.LogFlags `embed:"" prefix:"log-"`
-	Args       []string           `arg:"" passthrough:"" help:"-- and the agent's command."`
+	Args       []string           `arg:"" optional:"" passthrough:"" help:"-- and the agent's command."`
 }
 
 // Run runs an agent in a closed sandbox and returns its exit code; 125 when Sallyport failed before it ran.
@@ -106,7 +106,11 @@ func (c *runCmd) run(ctx context.Context, g *Globals) (supervisor.Outcome, error
 	if err != nil {
 		return failed, err
 	}
-	return supervisor.Run(ctx, supervisor.Config{
+	if err := ctx.Err(); err != nil {
+		return failed, errs.Wrap(errs.Cancelled, "stopped before the agent ran", err)
+	}
+	// From here on signals are the supervisor's: it knows which of them end the sandbox, and hands the others, such as an interrupt, to the agent.
+	return supervisor.Run(context.WithoutCancel(ctx), supervisor.Config{
 		Job: job, Driver: driver, Host: host, Stdio: supervisor.Stdio{In: in, Out: out, Err: errOut}, Log: log,
 		Started: func(f sandbox.Facts) {
 			for _, n := range f.Notes {

@@ -81,7 +81,7 @@ func receiveBackup(ctx context.Context, api sallyportv1connect.OperatorClient, o
 	h := sha256.New()
 	for {
 		m, err := stream.Receive()
-		if err == io.EOF { //nolint:errorlint // the stream's own end
+		if errors.Is(err, io.EOF) { // the stream's own end: one that is cut is io.ErrUnexpectedEOF
 			return n, "", errs.New(errs.Unreachable, "control ended in the middle of the backup; try again")
 		}
 		if err != nil {
