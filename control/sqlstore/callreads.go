@@ -178,6 +178,11 @@ const sqlListCalls = `SELECT ` + callColumns + ` FROM calls WHERE seq < ? AND or
 AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
 AND (? = '' OR instr(?, ' ' || state || ' ') > 0) AND admitted_at >= ? ORDER BY seq DESC LIMIT ?`
 
+// sqlListPrefix is the same over the index of ids, from one id on and before another.
+const sqlListPrefix = `SELECT ` + callColumns + ` FROM calls WHERE id >= ? AND id < ? AND seq < ? AND org = ?
+AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
+AND (? = '' OR instr(?, ' ' || state || ' ') > 0) AND admitted_at >= ? ORDER BY seq DESC LIMIT ?`
+
 // sqlListSession is the same over one session's index, for one value of unread: each comes in the order of the calls.
 const sqlListSession = `SELECT ` + callColumns + ` FROM calls WHERE session = ? AND unread IS ? AND seq < ? AND org = ?
 AND (? = '' OR owner = ?) AND (? = '' OR profile = ?) AND (? = '' OR connection = ?) AND (? = '' OR tool = ?)
@@ -208,7 +213,13 @@ func (s *Store) ListCalls(ctx context.Context, f call.Filter) ([]*control.Call, 
 	}
 	var rows []*callRow
 	var err error
-	if f.Session != "" {
+	switch {
+	case f.IDPrefix != "" && f.Session != "":
+		return nil, "", errs.New(errs.Invalid, "the beginning of an id and a session are not asked for together")
+	case f.IDPrefix != "":
+		// Ids are of lower-case letters and digits: nothing that begins so sorts behind a tilde.
+		rows, err = s.manyBare(ctx, sqlListPrefix, append([]any{f.IDPrefix, f.IDPrefix + "~", before, f.Org}, rest...)...)
+	case f.Session != "":
 		for _, unread := range []any{nil, 1} {
 			var some []*callRow
 			if some, err = s.manyBare(ctx, sqlListSession, append([]any{f.Session, unread, before, f.Org}, rest...)...); err != nil {
@@ -217,7 +228,7 @@ func (s *Store) ListCalls(ctx context.Context, f call.Filter) ([]*control.Call, 
 			rows = append(rows, some...)
 		}
 		slices.SortFunc(rows, func(a, b *callRow) int { return cmp.Compare(b.seq, a.seq) })
-	} else {
+	default:
 		rows, err = s.manyBare(ctx, sqlListCalls, append([]any{before, f.Org}, rest...)...)
 	}
 	if err != nil {

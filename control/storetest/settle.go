@@ -209,6 +209,11 @@ func testList(t *testing.T, f *fixture) {
 	none, _, err := f.Call.ListCalls(t.Context(), call.Filter{Org: control.Org, Owner: "bea", Limit: 10})
 	f.no(err)
 	want(t, "of somebody else", len(none), 0)
+	for prefix, n := range map[string]int{ids[0]: 1, ids[0][:10]: 1, "zzzzzzzz": 0, ids[0] + "a": 0} {
+		some, _, err := f.Call.ListCalls(t.Context(), call.Filter{Org: control.Org, IDPrefix: prefix, Limit: 10})
+		f.no(err)
+		want(t, "calls that begin with "+prefix, len(some), n)
+	}
 }
 
 func testPurge(t *testing.T, f *fixture) {
