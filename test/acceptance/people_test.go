@@ -3,6 +3,7 @@ package acceptance
 import (
 	"slices"
 	"strings"
+	"testing"
 
 	"sallyport.dev/api/sallyport/v1"
 )
@@ -127,4 +128,25 @@ func (s *session) failed(n int, begins string) {
 	if !isError || !strings.HasPrefix(text, begins) {
 		s.t.Errorf("the model was sent %t %q, want a failure with %q", isError, text, begins)
 	}
+}
+
+// counted compares how often a server saw a call of exactly these arguments.
+func (w *world) counted(t *testing.T, connection, tool, arguments string, requests int) {
+	t.Helper()
+	if n := w.servers[connection].CallsWith(tool, arguments); n != requests {
+		t.Errorf("%s saw %d requests of %s %s, want %d", connection, n, tool, arguments, requests)
+	}
+}
+
+// sessionState is a session's state, as control has it.
+func (w *world) sessionState(t *testing.T, id string) string {
+	t.Helper()
+	list, err := w.rig.Operator().ListSessions(t.Context(), &sallyportv1.ListSessionsRequest{All: true})
+	must(t, err)
+	for _, s := range list.GetSessions() {
+		if s.GetId() == id {
+			return s.GetState()
+		}
+	}
+	return ""
 }

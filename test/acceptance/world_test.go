@@ -29,6 +29,14 @@ type world struct {
 	said strings.Builder // what the operator's commands printed
 }
 
+// The installation's secrets.
+const (
+	anthropicKey = "the key of the Anthropic model"
+	openAIKey    = "the key of the OpenAI model"
+)
+
+func credentialOf(connection string) string { return "the credential of " + connection }
+
 // connection is an MCP server of the fixture, as a connection.
 type connection struct {
 	name    string
@@ -45,15 +53,15 @@ func newWorld(t *testing.T, connections []connection, yaml string, more ...rig.C
 	t.Helper()
 	bin, agents := programs(t)
 	w := &world{agents: agents, servers: map[string]*mcpserver.Server{}, canary: map[string]string{
-		"the key of the Anthropic model": canary(), "the key of the OpenAI model": canary(),
+		anthropicKey: canary(), openAIKey: canary(),
 	}}
 	w.model = model.Start(t, model.Options{
-		Anthropic: model.Credential{Header: "X-Api-Key", Value: w.canary["the key of the Anthropic model"]},
-		OpenAI:    model.Credential{Header: "Authorization", Value: "Bearer " + w.canary["the key of the OpenAI model"]},
+		Anthropic: model.Credential{Header: "X-Api-Key", Value: w.canary[anthropicKey]},
+		OpenAI:    model.Credential{Header: "Authorization", Value: "Bearer " + w.canary[openAIKey]},
 	})
 	var list []rig.Connection
 	for _, c := range connections {
-		what := "the credential of " + c.name
+		what := credentialOf(c.name)
 		w.canary[what] = canary()
 		c.options.Auth = mcpserver.Auth{Kind: mcpserver.Bearer, Secret: w.canary[what]}
 		w.servers[c.name] = mcpserver.Start(t, c.options)
@@ -70,7 +78,7 @@ func newWorld(t *testing.T, connections []connection, yaml string, more ...rig.C
 		Host: fmt.Sprintf("version: 1\nmodels:\n  anthropic: {provider: anthropic, url: %q, env: ACCEPTANCE_ANTHROPIC_KEY}\n  openai: {provider: openai, url: %q, env: ACCEPTANCE_OPENAI_KEY}\n",
 			w.model.URL(), w.model.URL()+"/v1"),
 		Env: []string{
-			"ACCEPTANCE_ANTHROPIC_KEY=" + w.canary["the key of the Anthropic model"], "ACCEPTANCE_OPENAI_KEY=" + w.canary["the key of the OpenAI model"],
+			"ACCEPTANCE_ANTHROPIC_KEY=" + w.canary[anthropicKey], "ACCEPTANCE_OPENAI_KEY=" + w.canary[openAIKey],
 		},
 	})
 	must(t, err)
