@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
@@ -109,6 +110,8 @@ func (o *operatorService) ShowCall(ctx context.Context, r *sallyportv1.ShowCallR
 	}
 	if len(c.Body) > 0 {
 		out.ResultDigest = control.Sum(c.Body).String()
+	} else if i := slices.IndexFunc(steps, settles); i >= 0 {
+		out.ResultDigest = hexOrNone(steps[i].Digest) // purged: the proof stays
 	}
 	if r.GetBodies() {
 		out.Arguments, out.Result = c.Arguments, c.Body
@@ -136,6 +139,9 @@ func (o *operatorService) ShowCall(ctx context.Context, r *sallyportv1.ShowCallR
 	}
 	return out, nil
 }
+
+// settles reports whether a step came with the server's answer.
+func settles(s control.Step) bool { return s.From == journal.Dispatching && !s.Digest.IsZero() }
 
 func hexOrNone(d control.Digest) string {
 	if d.IsZero() {
