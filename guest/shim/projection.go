@@ -1,6 +1,10 @@
 package shim
 
-import "sallyport.dev/relay/strictjson"
+import (
+	"slices"
+
+	"sallyport.dev/relay/strictjson"
+)
 
 // structuredRule is what becomes of structuredContent.
 type structuredRule int
@@ -19,13 +23,16 @@ type projection struct {
 	structured structuredRule
 	// errorPrefix stands before the text of a failed result, for a client that does not mark failures to its model.
 	errorPrefix string
+	// known: a block that the client does not know is not shown, or makes it refuse the whole result, as if the tool had not run. Such a block
+	// becomes a text block with its exact JSON.
+	known bool
 }
 
 // projections by clientInfo.name, measured with the releases that docs/relay.md names. A client that is not listed gets results as they are.
 var projections = map[string]projection{
-	"claude-code":      {structured: moves},
-	"codex-mcp-client": {structured: moves, errorPrefix: "tool error: "},
-	"pi":               {structured: movesUnlessSaid},
+	"claude-code":      {structured: moves, known: true},
+	"codex-mcp-client": {structured: moves, known: true, errorPrefix: "tool error: "},
+	"pi":               {structured: movesUnlessSaid, known: true},
 }
 
 // projectionFor returns the projection for a client of that name that speaks revision version.
@@ -46,6 +53,9 @@ func (p projection) project(result *object) {
 	c := newContent(result)
 	if !c.readable() {
 		return
+	}
+	if p.known {
+		c.rewriteUnknown()
 	}
 	if structured := result.value("structuredContent"); p.structured != keeps && structured != nil && string(structured) != "null" {
 		said := c.says(structured)
@@ -106,8 +116,48 @@ func (c *content) says(value []byte) bool {
 	return false
 }
 
-func (c *content) add(text string) {
-	c.added = append(strictjson.AppendQuote([]byte(textBlock), text), '}')
+// blockMembers are the kinds of blocks that every revision since 2025-06-18 knows, and the texts that each must have.
+var blockMembers = map[string][]string{
+	"text": {"text"}, "image": {"data", "mimeType"}, "audio": {"data", "mimeType"}, "resource_link": {"uri", "name"}, "resource": nil,
+}
+
+// knownBlock reports whether a client that knows those revisions takes a block.
+func knownBlock(raw []byte) bool {
+	if raw[0] != '{' {
+		return false
+	}
+	block := parseObject(raw)
+	kind, _ := strictjson.Unquote(block.value("type"))
+	texts, known := blockMembers[kind]
+	if kind == "resource" {
+		if raw = block.value("resource"); len(raw) == 0 || raw[0] != '{' {
+			return false
+		}
+		block = parseObject(raw)
+		texts = []string{"uri", "blob"}
+		if block.has("text") {
+			texts = []string{"uri", "text"}
+		}
+	}
+	return known && !slices.ContainsFunc(texts, func(name string) bool {
+		_, ok := strictjson.Unquote(block.value(name))
+		return !ok
+	})
+}
+
+// rewriteUnknown makes text blocks of the blocks that are not known.
+func (c *content) rewriteUnknown() {
+	for _, at := range c.blocks {
+		if raw := c.raw[at.Value:at.End]; !knownBlock(raw) {
+			c.result.edit("content", edit{at.Value, at.End, textBlockOf(string(raw))})
+		}
+	}
+}
+
+func (c *content) add(text string) { c.added = textBlockOf(text) }
+
+func textBlockOf(text string) []byte {
+	return append(strictjson.AppendQuote([]byte(textBlock), text), '}')
 }
 
 const textBlock = `{"type":"text","text":`

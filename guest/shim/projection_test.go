@@ -16,6 +16,8 @@ func TestProjection(t *testing.T) {
 		codex  = "codex-mcp-client"
 		pi     = "pi"
 		other  = "somebody"
+		every  = `{"content":[{"type":"text","text":"","x":1},{"type":"image","data":"","mimeType":"a/b"},{"type":"audio","data":"","mimeType":"a/b"},{"type":"resource_link","uri":"a:b","name":""},` +
+			`{"type":"resource","resource":{"uri":"a:b","text":""}},{"type":"resource","resource":{"uri":"a:b","blob":""}}]}`
 	)
 	tests := []struct {
 		name, client, version, result, want string
@@ -28,16 +30,21 @@ func TestProjection(t *testing.T) {
 		{"the only member", claude, modernVersion, `{"structuredContent":[]}`, `{"content":[{"type":"text","text":"[]"}]}`},
 		{"content says it", claude, modernVersion, `{"content":[{"type":"text","text":" {\"a\":[1,\"\\u0062\"]} "}],"structuredContent":{"a":[1,"b"]},"isError":false}`, `{"content":[{"type":"text","text":" {\"a\":[1,\"\\u0062\"]} "}],"isError":false}`},
 		{"the same but for a rounded number is not the same", claude, modernVersion, `{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1.0}}`, `{"content":[{"type":"text","text":"{\"a\":1}"},{"type":"text","text":"{\"a\":1.0}"}]}`},
-		{"two blocks, one says it", claude, modernVersion, `{"content":[{"type":"image"},{"type":"text","text":"1"}],"structuredContent":1}`, `{"content":[{"type":"image"},{"type":"text","text":"1"}]}`},
+		{"two blocks, one says it", claude, modernVersion, `{"content":[{"type":"image","data":"","mimeType":"image/png"},{"type":"text","text":"1"}],"structuredContent":1}`, `{"content":[{"type":"image","data":"","mimeType":"image/png"},{"type":"text","text":"1"}]}`},
 		{"content of another kind is left alone", claude, modernVersion, `{"content":"x","structuredContent":1}`, `{"content":"x","structuredContent":1}`},
-		{"blocks of other kinds", claude, modernVersion, `{"content":[1,null,{"type":7,"text":"1"},{"type":"text"},{"type":"text","text":1}],"structuredContent":1}`, `{"content":[1,null,{"type":7,"text":"1"},{"type":"text"},{"type":"text","text":1},{"type":"text","text":"1"}]}`},
+		{"blocks that are none, for whom they are no matter", other, modernVersion, `{"content":[1,{"type":"x_table"}]}`, `{"content":[1,{"type":"x_table"}]}`},
+		{"blocks that are none", claude, modernVersion, `{"content":[1,null,{"type":7,"text":"1"},{"type":"text"},{"type":"text","text":1}]}`, `{"content":[{"type":"text","text":"1"},{"type":"text","text":"null"},{"type":"text","text":"{\"type\":7,\"text\":\"1\"}"},{"type":"text","text":"{\"type\":\"text\"}"},{"type":"text","text":"{\"type\":\"text\",\"text\":1}"}]}`},
+		{"a block of a kind to come", pi, modernVersion, "{\"content\":[{\"type\":\"x_table\",\n\"rows\":[1.10]},{\"type\":\"text\",\"text\":\"x\"}]}", `{"content":[{"type":"text","text":"{\"type\":\"x_table\",\n\"rows\":[1.10]}"},{"type":"text","text":"x"}]}`},
+		{"media without their data", codex, "2025-06-18", `{"content":[{"type":"audio","data":""},{"type":"resource_link","uri":"a:b"}]}`, `{"content":[{"type":"text","text":"{\"type\":\"audio\",\"data\":\"\"}"},{"type":"text","text":"{\"type\":\"resource_link\",\"uri\":\"a:b\"}"}]}`},
+		{"a resource without what it holds", claude, modernVersion, `{"content":[{"type":"resource","resource":{"uri":"a:b"}},{"type":"resource"},{"type":"resource","resource":{"uri":"a:b","text":7,"blob":""}}]}`, `{"content":[{"type":"text","text":"{\"type\":\"resource\",\"resource\":{\"uri\":\"a:b\"}}"},{"type":"text","text":"{\"type\":\"resource\"}"},{"type":"text","text":"{\"type\":\"resource\",\"resource\":{\"uri\":\"a:b\",\"text\":7,\"blob\":\"\"}}"}]}`},
+		{"every kind that is known", codex, "2025-06-18", every, every},
 
 		{"pi sees content, where the same may stay", pi, modernVersion, `{"content":[{"type":"text","text":"1"}],"structuredContent":1}`, `{"content":[{"type":"text","text":"1"}],"structuredContent":1}`},
 		{"pi sees nothing else beside content", pi, modernVersion, `{"content":[{"type":"text","text":"x"}],"structuredContent":1}`, `{"content":[{"type":"text","text":"x"},{"type":"text","text":"1"}]}`},
 		{"pi rounds what it shows instead", pi, modernVersion, `{"content":[],"structuredContent":1}`, `{"content":[{"type":"text","text":"1"}]}`},
 
-		{"codex: a failure is marked", codex, "2025-06-18", `{"content":[{"type":"image"},{"text":"NO","type":"text"},{"type":"text","text":"x"}],"isError":true}`, `{"content":[{"type":"image"},{"text":"tool error: NO","type":"text"},{"type":"text","text":"x"}],"isError":true}`},
-		{"codex: a failure without text", codex, "2025-06-18", `{"content":[{"type":"image"}],"isError":true}`, `{"content":[{"type":"image"},{"type":"text","text":"tool error: "}],"isError":true}`},
+		{"codex: a failure is marked", codex, "2025-06-18", `{"content":[{"type":"image","data":"","mimeType":"image/png"},{"text":"NO","type":"text"},{"type":"text","text":"x"}],"isError":true}`, `{"content":[{"type":"image","data":"","mimeType":"image/png"},{"text":"tool error: NO","type":"text"},{"type":"text","text":"x"}],"isError":true}`},
+		{"codex: a failure without text", codex, "2025-06-18", `{"content":[{"type":"image","data":"","mimeType":"image/png"}],"isError":true}`, `{"content":[{"type":"image","data":"","mimeType":"image/png"},{"type":"text","text":"tool error: "}],"isError":true}`},
 		{"codex: a failure with nothing", codex, "2025-06-18", `{"isError":true}`, `{"content":[{"type":"text","text":"tool error: "}],"isError":true}`},
 		{"codex: a structured failure", codex, "2025-06-18", `{"isError":true,"structuredContent":{"a":1}}`, `{"content":[{"type":"text","text":"tool error: {\"a\":1}"}],"isError":true}`},
 		{"codex: no failure", codex, "2025-06-18", `{"content":[{"type":"text","text":"x"}],"isError":false}`, `{"content":[{"type":"text","text":"x"}],"isError":false}`},
