@@ -16,7 +16,7 @@ import (
 
 // unspilled: the credentials of the connections and the keys of the models stand nowhere: in no file of the installation (sealed ones cannot be
 // recognized), no log, no record that is exported, nothing that a command prints, nothing that a model or a server read beyond what is its own.
-func (w *world) unspilled(t *testing.T) {
+func (w *world) unspilled(t *testing.T, connection string) {
 	t.Helper()
 	planted := w.rig.Path("planted") // what is searched for can be found
 	must(t, os.WriteFile(planted, []byte(base64.StdEncoding.EncodeToString([]byte("x"+w.canary[openAIKey]))), 0o600))
@@ -43,8 +43,8 @@ func (w *world) unspilled(t *testing.T) {
 	}
 	w.clean(t, "the log", []byte(w.rig.Log()))
 	for _, command := range []string{
-		"--json calls list", "calls list", "approvals list", "sessions list", "connections list", "--json connections list", "profiles list", "catalogs show modern-json",
-		"connections test modern-json", "connections show modern-json", "credentials list", "workers list", "hosts list", "revoke list", "diff", "audit export", "doctor",
+		"--json calls list", "calls list", "approvals list", "sessions list", "connections list", "--json connections list", "profiles list", "catalogs show " + connection,
+		"connections test " + connection, "connections show " + connection, "credentials list", "workers list", "hosts list", "revoke list", "diff", "audit export", "doctor",
 		"harness config claude",
 	} {
 		w.cli(t, strings.Fields(command)...)

@@ -20,7 +20,7 @@ func TestGoverned(t *testing.T) {
 		{name: "legacy-sse", options: mcpserver.Options{Eras: mcpserver.Legacy, Framing: mcpserver.SSE}},
 	}, governed(), rig.Connection{Name: "everything", URL: everything(t), Reads: []string{"echo", "get-sum"}})
 	t.Run("cases", func(t *testing.T) { cases(t, w) })
-	w.unspilled(t)
+	w.unspilled(t, "modern-json")
 }
 
 func cases(t *testing.T, w *world) {

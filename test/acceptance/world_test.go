@@ -45,7 +45,7 @@ type connection struct {
 }
 
 var reads = []string{
-	"echo", "echo_raw", "get_issue", "list_issues", "numbers", "unknown", "unicode", "differs", "fail", "rpc_error", "big", "slow",
+	"echo", "echo_raw", "get_issue", "list_issues", "numbers", "unknown", "unicode", "differs", "fail", "rpc_error", "media", "big", "slow",
 }
 
 // newWorld starts everything. yaml is what follows the connections in sallyport.yaml; MODEL in it stands for a profile's model, see profiles.
