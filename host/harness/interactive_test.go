@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"sallyport.dev/host/sandbox/sandboxtest"
 	"sallyport.dev/host/supervisor"
 	"sallyport.dev/test/fixture/model"
+	programs "sallyport.dev/test/harness"
 )
 
 // screen is a terminal with a harness on it.
@@ -150,5 +152,38 @@ func TestClaudeInteractive(t *testing.T) {
 		}
 	case <-time.After(3 * time.Minute):
 		t.Errorf("it did not end:\n%s", s.text())
+	}
+}
+
+// A shell under the real gate has what a shell has on a terminal: its size, its keys, job control, and its own exit status.
+func TestShellInteractive(t *testing.T) {
+	w := newWorld(t, programs.Program{Argv: []string{"/bin/bash"}}, "anthropic", nil, "--norc", "-i")
+	s := w.interactive(t)
+	s.types("PS1='$((1+1))> '; stty size\r")
+	s.shows("50 120")
+	must(t, pty.Setsize(s.outer, &pty.Winsize{Rows: 30, Cols: 90}))
+	must(t, syscall.Kill(os.Getpid(), syscall.SIGWINCH)) // the kernel tells the caller's process group, which a test's terminal does not have
+	s.types("while [ \"$(stty size)\" != '30 90' ]; do :; done; echo now $((40+2))\r")
+	s.shows("now 42")
+	s.types("sh -c 'echo begins $((70+1)); exec sleep 1000'; echo after $((50+1))\r") // said by who has the terminal then
+	s.shows("begins 71")
+	s.types("\x03")
+	s.types("echo interrupted $?\r")
+	s.shows("interrupted 130")
+	s.types("sh -c 'echo begins $((60+1)); exec sleep 1000'\r")
+	s.shows("begins 61")
+	s.types("\x1a")
+	s.shows("Stopped")
+	s.types("kill -9 %1; wait %1; exit 3\r")
+	select {
+	case <-s.end:
+		if s.err != nil || s.o.Code != 3 {
+			t.Errorf("%+v %v\n%s", s.o, s.err, s.text())
+		}
+	case <-time.After(3 * time.Minute):
+		t.Errorf("it did not end:\n%s", s.text())
+	}
+	if text := s.text(); strings.Contains(text, "nojobcontrol") || strings.Contains(text, "after51") {
+		t.Error(text)
 	}
 }

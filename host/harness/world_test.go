@@ -108,9 +108,10 @@ func newWorld(t testing.TB, p programs.Program, provider string, change func(*sa
 	found, err := harness.Find(p.Argv[len(p.Argv)-1], strings.Join(append(p.Path, os.Getenv("PATH")), ":"))
 	must(t, err)
 	w.found = found
-	w.config, err = harness.Generate(found.Harness, harness.Options{
-		Provider: provider, Workdir: sandbox.Workdir(w.Plan.Workspace), Hold: 45 * time.Second, Sandboxed: true, Nested: true,
-	})
+	options := harness.Options{Provider: provider, Workdir: sandbox.Workdir(w.Plan.Workspace), Hold: 45 * time.Second, Sandboxed: true, Nested: true}
+	if w.config, err = harness.Other(options); found.Harness != "other" {
+		w.config, err = harness.Generate(found.Harness, options)
+	}
 	must(t, err)
 	w.Plan.Installs, w.Plan.Nested = found.Installs, w.config.Nested
 	w.Plan.Args = append(append(append([]string{}, found.Args...), w.config.Args...), args...)

@@ -153,7 +153,8 @@ func New(t testing.TB, args ...string) *Session {
 		Driver: bwrap.Name, Session: id, Epoch: 1, Dir: s.Dir, In: s.Folder.In(), Out: s.Folder.Out(), Where: s.Where,
 		Workspace: sandbox.Workspace{Path: s.Work, Mode: sandbox.ReadWrite},
 		Gate:      []string{sandbox.Guest, gateArg}, Args: args,
-		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.Home, "USER=" + sandbox.InnerUser},
+		// The race detector's runtime would wait a second at the end of every process.
+		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + sandbox.Home, "USER=" + sandbox.InnerUser, "GORACE=atexit_sleep_ms=0"},
 	}
 	return s
 }
