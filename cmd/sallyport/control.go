@@ -100,7 +100,7 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	}, server.StoresOf(store))
 	pipeline := call.New(call.Config{
 		Run: health.Run, Store: store, Sessions: store, Credentials: store, Workers: srv.Workers(), Signer: srv.Signer(), Hosts: srv.Hosts(),
-		Log: log, Observe: srv.Observe,
+		Log: log, Observe: srv.Observe, Timed: srv.Timed,
 	})
 	srv.Attach(pipeline)
 	if err := pipeline.Start(ctx); err != nil {

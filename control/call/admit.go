@@ -154,6 +154,7 @@ func (d *driver) insert(ctx context.Context, w *waiter, fixed *decision) bool {
 		}
 		if job != nil {
 			d.send(run, *job)
+			d.timed(PartAdmit, &d.came)
 		}
 		return true
 	}

@@ -276,6 +276,9 @@ func (d *driver) prepare(ctx context.Context, run Run, job Job) (again bool, err
 	if err := d.p.cfg.Workers.Submit(run.ID, job); err != nil {
 		return false, err
 	}
+	if d.row.State == journal.Admitted { // nobody was asked
+		d.timed(PartAdmit, &d.came)
+	}
 	until := time.Now().Add(startWindow - 2*time.Second)
 	for {
 		m := d.wait(ctx, until)

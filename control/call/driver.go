@@ -37,6 +37,26 @@ type driver struct {
 
 	out  attempt
 	slot string // the connection of which it holds a slot
+
+	came     time.Time // its record; zero once its time was told
+	answered time.Time // its outcome came
+}
+
+// Part is a part of a call's time in this process that no person and no other process is waited for.
+type Part string
+
+// Parts of a call's time.
+const (
+	PartAdmit  Part = "admit"  // from its record's coming until its intent left for a worker
+	PartSettle Part = "settle" // from its outcome's coming until its result left for its host
+)
+
+// timed tells how long a part took that began then, once; nothing for one that did not begin here.
+func (d *driver) timed(part Part, began *time.Time) {
+	if d.p.cfg.Timed != nil && !began.IsZero() {
+		d.p.cfg.Timed(part, time.Since(*began))
+	}
+	*began = time.Time{}
 }
 
 // takeSlot takes a slot of a connection, in line behind others; the driver goes on reading its mailbox. It returns false when it is not to run now:
@@ -104,6 +124,7 @@ func (d *driver) run(ctx context.Context) {
 			d.poll(ctx)
 		default:
 			d.finish(ctx)
+			d.timed(PartSettle, &d.answered)
 			d.line()
 			return
 		}

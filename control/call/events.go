@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"time"
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/journal"
@@ -38,7 +39,7 @@ func (p *Pipeline) Submit(s Submission) {
 		}
 		p.reg.drop(got)
 	}
-	d := &driver{p: p, l: l}
+	d := &driver{p: p, l: l, came: time.Now()}
 	p.spawn(func() { d.begin(p.life, s, &rec, w) })
 }
 

@@ -106,6 +106,7 @@ func (d *driver) tooLate(ctx context.Context) {
 
 // settle judges an outcome by the table and writes it, before anybody reads it; then the worker may forget it.
 func (d *driver) settle(ctx context.Context, o Outcome) {
+	d.answered = time.Now()
 	d.keepUpstream(ctx, o.Upstream)
 	event, set := d.p.judge(d.row, o)
 	d.apply(ctx, event, set, o)

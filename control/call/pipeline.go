@@ -46,6 +46,8 @@ type Config struct {
 	Log         *slog.Logger
 	// Observe, when set, is told of every committed step of a call, without bodies' meaning: for metrics and watchers. It must not block.
 	Observe func(c *control.Call, s control.Step)
+	// Timed, when set, is told how long a part of a call took here. It must not block.
+	Timed func(part Part, took time.Duration)
 }
 
 // Pipeline drives calls. Safe for concurrent use. It implements [HostEvents] and [WorkerEvents].

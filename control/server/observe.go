@@ -47,7 +47,12 @@ var (
 	callSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "sallyport_call_seconds", Help: "From admission to settling.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 	}, []string{"effect"})
-	workerSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	partSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "sallyport_call_part_seconds", Help: "Parts of a call in control: admit, from its record's coming until its intent left; settle, from its outcome's coming until its result left.",
+		Buckets: telemetry.FineBuckets,
+	}, []string{"part"})
+	partAdmit, partSettle = partSeconds.WithLabelValues(string(call.PartAdmit)), partSeconds.WithLabelValues(string(call.PartSettle))
+	workerSeconds         = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sallyport_worker_seconds",
 		Help:    "Parts of a call at its worker: open (verify, open the credential), connect, write, wait (for the first byte), read; barrier, a write's wait for control between ready and go; and all, from the intent's leaving control to its outcome's return.",
 		Buckets: telemetry.FineBuckets,
@@ -57,7 +62,18 @@ var (
 	partWrite, partWait, partRead  = workerSeconds.WithLabelValues("write"), workerSeconds.WithLabelValues("wait"), workerSeconds.WithLabelValues("read")
 )
 
-func init() { telemetry.Registry.MustRegister(callSteps, callEnds, callSeconds, workerSeconds) }
+func init() {
+	telemetry.Registry.MustRegister(callSteps, callEnds, callSeconds, partSeconds, workerSeconds)
+}
+
+// Timed tells metrics how long a part of a call took in control.
+func (*Server) Timed(part call.Part, took time.Duration) {
+	if part == call.PartAdmit {
+		partAdmit.Observe(took.Seconds())
+	} else {
+		partSettle.Observe(took.Seconds())
+	}
+}
 
 // workerTook notes where a call's time at its worker went.
 func workerTook(since time.Time, t *sallyportv1.Timings) {
