@@ -348,7 +348,7 @@ func (g *guarded) pass(ctx context.Context, f *Facts) *Refusal {
 
 // look fills in what the kernel says about the sandbox now.
 func (g *guarded) look(f *Facts) {
-	f.Child, f.Below, f.ChildNetNS, f.Interfaces = proc.ID{}, false, "", nil
+	f.Child, f.Below, f.ChildNetNS, f.Interfaces, f.NoRoutes = proc.ID{}, false, "", nil, false
 	pid := f.Proof.Sandbox.PID
 	s, err := proc.Read(pid)
 	if err != nil || !proc.Runs(pid) {
@@ -359,6 +359,8 @@ func (g *guarded) look(f *Facts) {
 	f.OwnNetNS, _ = proc.Namespace(os.Getpid(), "net")
 	f.ChildNetNS, _ = proc.Namespace(pid, "net")
 	f.Interfaces, _ = proc.Interfaces(pid)
+	routes, err := proc.Routes(pid)
+	f.NoRoutes = err == nil && routes == 0
 }
 
 // watch ends the guarding once the supervisor is gone: with its last word, or without.

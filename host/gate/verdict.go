@@ -89,6 +89,7 @@ type Facts struct {
 	OwnNetNS   string   // the host's own network namespace
 	ChildNetNS string   // the sandbox's
 	Interfaces []string // in it, nil: not seen
+	NoRoutes   bool     // no route leads beyond lo
 
 	// What the sandbox and control say.
 	Record  *Record // nil: none in time
@@ -156,7 +157,7 @@ func decideSandbox(f Facts) Reason {
 		return NamespaceChanged
 	case len(f.Interfaces) == 0:
 		return NetworkNotSeen
-	case !slices.Equal(f.Interfaces, []string{"lo"}):
+	case !shut(f.Interfaces), !f.NoRoutes:
 		return InterfacesOpen
 	}
 	return Opens
@@ -174,12 +175,21 @@ func decideRecord(f Facts) Reason {
 		return NamespaceChanged
 	case !f.Record.Probe.Clear:
 		return ProbeUnclear
-	case !slices.Equal(f.Record.Probe.Interfaces, []string{"lo"}), f.Record.Probe.Routes != 0:
+	case !shut(f.Record.Probe.Interfaces), f.Record.Probe.Routes != 0:
 		return InterfacesOpen
 	case len(f.Record.Probe.Answered) > 0:
 		return ProbeAnswered
 	}
 	return Opens
+}
+
+// fallbacks are devices that a kernel with tunnel modules puts into every new network namespace, switched off. Nobody inside may switch one
+// on, and without a route nothing leads to them.
+var fallbacks = []string{"tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
+
+// shut reports whether interfaces are lo and what no packet leaves by.
+func shut(interfaces []string) bool {
+	return slices.Contains(interfaces, "lo") && !slices.ContainsFunc(interfaces, func(name string) bool { return name != "lo" && !slices.Contains(fallbacks, name) })
 }
 
 func decidePolicy(f Facts) Reason {

@@ -16,7 +16,7 @@ func good() Facts {
 		Session: "s", Epoch: 3, Parent: parent, Closed: sandbox.Proven, Demanded: sandbox.Proven,
 		Signed: true, Peer: parent,
 		Proof: Proof{Session: "s", Epoch: 3, Key: []byte("k"), Supervisor: parent, Sandbox: sandbox.Process{PID: 102, Start: 7, Outer: 101, NetNS: "4:9"}},
-		Child: child, Below: true, OwnNetNS: "4:1", ChildNetNS: "4:9", Interfaces: []string{"lo"},
+		Child: child, Below: true, OwnNetNS: "4:1", ChildNetNS: "4:9", Interfaces: []string{"lo"}, NoRoutes: true,
 		Record:  &Record{Session: "s", Epoch: 3, NetNS: "4:9", Probe: Probe{Clear: true, Interfaces: []string{"lo"}}},
 		Control: true,
 	}
@@ -52,6 +52,12 @@ func TestDecide(t *testing.T) {
 		{"own namespace not readable", func(f *Facts) { f.OwnNetNS = "" }, NetworkNotSeen},
 		{"interfaces not readable", func(f *Facts) { f.Interfaces = nil }, NetworkNotSeen},
 		{"an interface", func(f *Facts) { f.Interfaces = []string{"lo", "eth0"} }, InterfacesOpen},
+		{"a kernel with tunnels", func(f *Facts) {
+			f.Interfaces, f.Record.Probe.Interfaces = []string{"lo", "tunl0", "sit0"}, []string{"lo", "sit0", "tunl0"}
+		}, Opens},
+		{"a tunnel and an interface", func(f *Facts) { f.Interfaces = []string{"lo", "tunl0", "tun0"} }, InterfacesOpen},
+		{"a tunnel without lo", func(f *Facts) { f.Interfaces = []string{"tunl0"} }, InterfacesOpen},
+		{"a route", func(f *Facts) { f.NoRoutes = false }, InterfacesOpen},
 		{"another interface alone", func(f *Facts) { f.Interfaces = []string{"eth0"} }, InterfacesOpen},
 		{"no record", func(f *Facts) { f.Record = nil }, RecordMissing},
 		{"record of another session", func(f *Facts) { f.Record.Session = "t" }, RecordElsewhere},

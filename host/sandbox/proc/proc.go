@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -105,6 +106,31 @@ func Interfaces(pid int) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// Routes returns how many routes a process's network has beyond lo.
+func Routes(pid int) (int, error) {
+	count := 0
+	data, err := os.ReadFile(path(pid, "net/route"))
+	if err != nil {
+		return 0, err
+	}
+	for i, line := range slices.Collect(strings.Lines(string(data))) {
+		if f := strings.Fields(line); i > 0 && len(f) > 0 && f[0] != "lo" {
+			count++
+		}
+	}
+	// A kernel without IPv6 has no such file.
+	data, err = os.ReadFile(path(pid, "net/ipv6_route"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 0 && f[len(f)-1] != "lo" {
+			count++
+		}
+	}
+	return count, nil
 }
 
 // Below reports whether pid descends from ancestor within a few steps, over the parents as they are now.
