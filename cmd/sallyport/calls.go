@@ -166,11 +166,11 @@ func (c *callsFollowCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	return g.watch(ctx, &sallyportv1.WatchRequest{Kinds: []string{"watching", "call", "question"}, Session: in}, func(e *sallyportv1.WatchResponse) error {
 		switch {
+		case g.JSON:
+			g.printJSONLine(e) // "watching" too: what comes after it is not missed
+			return nil
 		case e.GetKind() == "watching":
 			g.note("Following calls. Ctrl-C ends this.")
-			return nil
-		case g.JSON:
-			g.printJSONLine(e)
 			return nil
 		}
 		fmt.Fprintf(g.out, "%s  %-9s %s  %s %s\n", time.UnixMilli(e.GetAtMs()).Format("15:04:05.000"), e.GetKind(), shortID(e.GetId()), e.GetState(), oneLine(e.GetDetail()))

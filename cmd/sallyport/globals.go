@@ -129,10 +129,12 @@ func apiError(err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EACCES):
 		return errs.Wrap(errs.NotAllowed, "this user may not talk to control: use the account that started it", err)
+	case errors.Is(err, context.Canceled):
+		return errs.Wrap(errs.Cancelled, "interrupted", err)
 	case ce.Code() == connect.CodeUnavailable, errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
 		return errs.Wrap(errs.Unreachable, "control does not answer; is it up? Start it with: sallyport up", err)
-	case ce.Code() == connect.CodeCanceled, ce.Code() == connect.CodeDeadlineExceeded:
-		return errs.Wrap(errs.Cancelled, "interrupted", err)
+	case ce.Code() == connect.CodeCanceled, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the connection was broken
+		return errs.Wrap(errs.Unreachable, "control ended before it answered; look whether it was done before you do it again", err)
 	case ce.Code() == connect.CodeUnimplemented:
 		return errs.Wrap(errs.Unavailable, "this control does not have that: not built", err)
 	}

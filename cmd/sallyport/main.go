@@ -162,7 +162,11 @@ func usageHint(err error) string {
 	var p *kong.ParseError
 	if errors.As(err, &p) && p.Context != nil {
 		words := []string{"sallyport"}
-		words = append(words, strings.Fields(p.Context.Command())...)
+		for _, w := range strings.Fields(p.Context.Command()) {
+			if !strings.HasPrefix(w, "<") { // an argument's place
+				words = append(words, w)
+			}
+		}
 		return "Run \"" + strings.Join(words, " ") + " --help\" to see what it takes."
 	}
 	return ""

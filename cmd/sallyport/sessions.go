@@ -59,6 +59,10 @@ func (g *Globals) sessionID(ctx context.Context, id string) (string, error) {
 
 // session finds a session by a unique beginning of its id.
 func (g *Globals) session(ctx context.Context, id string) (*sallyportv1.SessionRow, error) {
+	const enough = 4
+	if len(id) < enough {
+		return nil, errs.Newf(errs.Invalid, "name a session by its id, or by at least %d characters of its beginning", enough)
+	}
 	api, err := g.client()
 	if err != nil {
 		return nil, err
