@@ -36,7 +36,7 @@ func cases(t *testing.T, w *world) {
 		}
 	}
 	for name, test := range map[string]func(*testing.T, *world){
-		"Isolated/program": isolatedProgram, "Interactive": interactive, "Inspector": inspector, "ExitCodes": exitCodes, "Streams": streams, "Signals": signals,
+		"Spoken": spoken, "Isolated/program": isolatedProgram, "Interactive": interactive, "Inspector": inspector, "ExitCodes": exitCodes, "Streams": streams, "Signals": signals,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"sallyport.dev/test/fixture/model"
+	"sallyport.dev/test/fixture/wire"
 	"sallyport.dev/test/harness"
 )
 
@@ -23,6 +25,8 @@ type trap struct {
 	env     []string
 	exist   []string          // must not be seen
 	dial    []string          // must not be reached
+	through []string          // must not be reached through the gateway
+	mark    string            // stands in what the probe asks the gateway for
 	secrets map[string]string // where each was planted
 }
 
@@ -37,6 +41,7 @@ type report struct {
 	Exist      []string
 	Wrote      []string
 	Reached    []string
+	Answers    []string
 	Run        []string
 	Processes  []string
 	Searched   int
@@ -48,7 +53,7 @@ func (w *world) setTrap(t *testing.T) *trap {
 	home, err := os.MkdirTemp("", "sallyport-home-")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(home) })
-	p := &trap{w: w, home: home, secrets: map[string]string{}}
+	p := &trap{w: w, home: home, mark: "mark-" + token(), secrets: map[string]string{}}
 	for _, name := range []string{
 		".ssh/id_ed25519", ".aws/credentials", ".netrc", ".git-credentials", ".npmrc", ".docker/config.json", ".config/gh/hosts.yml", ".kube/config",
 		".claude/.credentials.json", ".claude.json", ".codex/auth.json", ".pi/agent/auth.json", ".env",
@@ -79,6 +84,7 @@ func (w *world) setTrap(t *testing.T) *trap {
 	)
 	for _, s := range w.servers {
 		p.dial = append(p.dial, fmt.Sprintf("tcp=127.0.0.1:%d", s.Port()))
+		p.through = append(p.through, fmt.Sprintf("127.0.0.1:%d", s.Port()))
 	}
 	state := w.rig.State()
 	for _, s := range []string{"control.sock", "link.sock", "host.sock", "gate.sock"} {
@@ -198,7 +204,7 @@ func (p *trap) bait(t *testing.T, dir string) (command []string, may string) {
 	}
 	return []string{
 		filepath.Join(dir, "probe"), "--out", filepath.Join(dir, "report.json"), "--exist", strings.Join(p.exist, " "), "--write", strings.Join(write, " "),
-		"--dial", strings.Join(p.dial, " "),
+		"--dial", strings.Join(p.dial, " "), "--through", strings.Join(p.through, " "), "--mark", p.mark,
 	}, may
 }
 
@@ -238,6 +244,21 @@ func (p *trap) sprung(t *testing.T, dir, may string) {
 	for _, name := range r.Run {
 		if !strings.HasPrefix(name, "/run/sallyport/in/") && !strings.HasPrefix(name, "/run/sallyport/out/") && name != "/run/sallyport/in" && name != "/run/sallyport/out" && name != "/run/sallyport" {
 			t.Errorf("%s is seen", name)
+		}
+	}
+	for _, answer := range r.Answers {
+		if strings.Contains(answer, ": HTTP/1.1 2") {
+			t.Errorf("the gateway answered %s", answer)
+		}
+	}
+	for _, s := range p.w.servers {
+		if n := len(s.Recorder().Records(func(r *wire.Record) bool { return bytes.Contains(r.Request.Head, []byte(p.mark)) })); n != 0 {
+			t.Errorf("the gateway sent %d requests to an MCP server", n)
+		}
+	}
+	for _, r := range p.w.model.Requests() {
+		if strings.Contains(r.Path, p.mark) {
+			t.Errorf("the gateway asked the model for %s", r.Path)
 		}
 	}
 	for _, line := range r.Processes {

@@ -3,7 +3,10 @@ package acceptance
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -184,4 +187,26 @@ func message(body []byte) []byte {
 		}
 	}
 	return last
+}
+
+// spoken: the newest Claude Code speaks 2026-07-28 with the shim, the older one begins with initialize. Both say so in their own log.
+func spoken(t *testing.T, w *world) {
+	for name, want := range map[string]string{"claude": "on a modern connection", "claude-2.1.197": "Connection established with capabilities"} {
+		t.Run(name, func(t *testing.T) {
+			a := agents[slices.IndexFunc(agents, func(a agent) bool { return a.name == name })]
+			s := w.prepare(t, a, nil, "dev", tool("modern_json_echo", `{"text":"TOKEN"}`), model.Say("heard TOKEN"))
+			log := filepath.Join(s.dir, "debug.log")
+			s.command.Argv = append(s.command.Argv, "--debug-file", log)
+			s.start()
+			s.end("heard TOKEN")
+			data, err := os.ReadFile(log)
+			must(t, err)
+			if !bytes.Contains(data, []byte(`MCP server "sallyport"`)) || !bytes.Contains(data, []byte(want)) {
+				t.Errorf("%s says nothing of %q:\n%s", name, want, clip(data))
+			}
+			if modern := bytes.Contains(data, []byte("modern connection")); modern != (name == "claude") {
+				t.Errorf("%s speaks with the shim in the modern era: %t", name, modern)
+			}
+		})
+	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -24,6 +25,7 @@ type report struct {
 	Exist      []string          `json:"exist"`   // of the paths that were named
 	Wrote      []string          `json:"wrote"`   // of the paths that were named
 	Reached    []string          `json:"reached"` // of the addresses that were named
+	Answers    []string          `json:"answers"` // of the gateway, to requests that it must refuse
 	Run        []string          `json:"run"`     // everything below /run
 	Processes  []string          `json:"processes"`
 	Searched   int               `json:"searched"` // files
@@ -34,8 +36,13 @@ func main() {
 	exist := flag.String("exist", "", "paths that may exist, separated by spaces")
 	write := flag.String("write", "", "paths to write to, separated by spaces")
 	dial := flag.String("dial", "", "NETWORK=ADDRESS to reach, separated by spaces")
+	mark := flag.String("mark", "", "stands in every request through the gateway")
+	through := flag.String("through", "", "HOST:PORT to reach through the gateway, separated by spaces")
 	flag.Parse()
 	r := look(strings.Fields(*exist), strings.Fields(*write), strings.Fields(*dial))
+	for _, host := range strings.Fields(*through) {
+		r.trick(host, *mark)
+	}
 	data, err := json.Marshal(r)
 	if err == nil {
 		err = os.WriteFile(*out, data, 0o644)
@@ -105,6 +112,46 @@ func reaches(network, address string) bool {
 	}
 	n, err := c.Read(make([]byte, 16))
 	return err == nil && n > 0
+}
+
+// gateway is where the sandbox's only way out begins.
+const gateway = "127.0.0.1:4180"
+
+// trick asks the gateway for a host that it must not reach: as a proxy, by its name, by a path, by a tunnel.
+func (r *report) trick(host, mark string) {
+	const body = "{}"
+	for _, request := range []string{
+		"GET http://" + host + "/" + mark + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n",
+		"GET /" + mark + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n",
+		"CONNECT " + host + " HTTP/1.1\r\nHost: " + host + "\r\n\r\nGET /" + mark + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n",
+		"POST /anthropic/../" + mark + " HTTP/1.1\r\nHost: " + gateway + "\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n" + body,
+		"POST /anthropic/v1/" + mark + " HTTP/1.1\r\nHost: " + gateway + "\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n" + body,
+		"POST /anthropic@" + host + "/" + mark + " HTTP/1.1\r\nHost: " + gateway + "\r\nContent-Length: 2\r\n\r\n" + body,
+		"POST //" + host + "/" + mark + " HTTP/1.1\r\nHost: " + gateway + "\r\nContent-Length: 2\r\n\r\n" + body,
+	} {
+		first, _, _ := strings.Cut(request, "\r\n")
+		r.Answers = append(r.Answers, first+": "+answer(request))
+	}
+}
+
+// answer is the status line that the gateway gives to a request.
+func answer(request string) string {
+	c, err := net.DialTimeout("tcp", gateway, 2*time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err.Error()
+	}
+	if _, err := c.Write([]byte(request)); err != nil {
+		return err.Error()
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(line)
 }
 
 func status(name string) string {
