@@ -17,6 +17,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/bounds"
+	"sallyport.dev/relay/hostside"
 )
 
 // Check implements [sandbox.Driver]. It makes a sandbox that does nothing and looks at what comes of it; guessing from settings alone would
@@ -30,6 +31,9 @@ func (d *Driver) Check(ctx context.Context, where sandbox.Where) []sandbox.Findi
 		return []sandbox.Finding{find(sandbox.Failure, "bubblewrap", errs.Message(err))}
 	}
 	found := []sandbox.Finding{checkNamespaces(ctx, path)}
+	if os.Geteuid() == 0 && !hostside.MayMount() {
+		found = append(found, find(sandbox.Failure, "root", "root without CAP_SYS_ADMIN cannot lend folders to the sandbox's own user: run Sallyport as a plain user, or give it the capability"))
+	}
 	if _, err := exec.LookPath("nsenter"); err != nil {
 		found = append(found, find(sandbox.Warning, "nsenter", "nsenter is missing, so sandboxes exec does not work; install util-linux"))
 	}

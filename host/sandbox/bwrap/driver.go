@@ -18,6 +18,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/bounds"
+	"sallyport.dev/host/sandbox/launch"
 )
 
 // Name is the driver's name in profiles.
@@ -107,6 +108,9 @@ func (d *Driver) Prepare(ctx context.Context, plan sandbox.Plan) (_ sandbox.Inst
 	if err != nil {
 		return nil, err
 	}
+	if err := in.checkOwner(); err != nil {
+		return nil, err
+	}
 	in.plan.Bounds = plan.Bounds.WithDefaults()
 	in.traces = traces{
 		Session: plan.Session, Epoch: plan.Epoch, UID: in.uid, OwnUID: in.uid != os.Geteuid(), Where: plan.Where,
@@ -138,6 +142,21 @@ func (in *instance) openWorkspace() error {
 	}
 	in.lock, err = lockWorkspace(in.plan.Where.State, in.owner)
 	return err
+}
+
+// checkOwner refuses a workspace whose files root cannot show as the sandbox user's own.
+func (in *instance) checkOwner() error {
+	if in.root == nil || os.Geteuid() != 0 {
+		return nil
+	}
+	err := launch.CheckOwner(in.workspaceMount(), in.uid, in.gid)
+	switch {
+	case errors.Is(err, launch.ErrNoOwnerMapping):
+		return errs.Wrap(errs.NotAllowed, fmt.Sprintf("the file system of the workspace %s cannot show its files to the sandbox's own user (NFS cannot, nor an old kernel); run Sallyport as the user who owns the workspace", in.plan.Workspace.Path), err)
+	case err != nil:
+		return errs.Wrap(errs.NotAllowed, "the workspace cannot be shown to the sandbox's own user; as root, Sallyport needs CAP_SYS_ADMIN (doctor says more)", err)
+	}
+	return nil
 }
 
 func (in *instance) protected() []string {

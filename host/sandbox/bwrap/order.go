@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -86,22 +87,19 @@ func (in *instance) mounts() ([]launch.Mount, func(string) string) {
 	}
 	var mounts []launch.Mount
 	names := make(map[string]string)
-	stage := func(p string, uid, gid int) {
-		if _, ok := names[p]; ok {
+	stage := func(m launch.Mount) {
+		if _, ok := names[m.Source]; ok {
 			return
 		}
-		name := strconv.Itoa(len(mounts))
-		mounts = append(mounts, launch.Mount{Source: p, Name: name, OwnerUID: uid, OwnerGID: gid})
-		names[p] = filepath.Join(launch.Stage, name)
+		m.Name = strconv.Itoa(len(mounts))
+		mounts = append(mounts, m)
+		names[m.Source] = filepath.Join(launch.Stage, m.Name)
 	}
-	for _, p := range []string{in.plan.In, in.plan.Out, in.home()} {
-		stage(p, -1, -1)
-	}
-	for _, p := range in.plan.Installs {
-		stage(p, -1, -1)
+	for _, p := range slices.Concat([]string{in.plan.In, in.plan.Out, in.home()}, in.plan.Installs) {
+		stage(launch.Mount{Source: p, OwnerUID: -1, OwnerGID: -1})
 	}
 	if in.root != nil {
-		stage(in.plan.Workspace.Path, int(in.owner.Uid), int(in.owner.Gid))
+		stage(in.workspaceMount())
 	}
 	return mounts, func(p string) string {
 		if staged, ok := names[p]; ok {
@@ -109,6 +107,11 @@ func (in *instance) mounts() ([]launch.Mount, func(string) string) {
 		}
 		return p
 	}
+}
+
+// workspaceMount is the workspace with its owner shown as the sandbox's user.
+func (in *instance) workspaceMount() launch.Mount {
+	return launch.Mount{Source: in.plan.Workspace.Path, OwnerUID: int(in.owner.Uid), OwnerGID: int(in.owner.Gid)}
 }
 
 // arguments returns bubblewrap's arguments and the files that they read.

@@ -57,8 +57,19 @@ func stage(mounts []Mount, uid, gid int) error {
 	return nil
 }
 
-// ErrNoOwnerMapping is the text by which the driver knows that a file system cannot show its files with another owner.
-const ErrNoOwnerMapping = "this file system cannot map owners"
+// ErrNoOwnerMapping says that a file system cannot show its files with another owner.
+var ErrNoOwnerMapping = errors.New("this file system cannot map owners")
+
+// CheckOwner tries, without showing anything to anybody, whether a mount's owner can be mapped to the child's user. Errors:
+// [ErrNoOwnerMapping].
+func CheckOwner(m Mount, uid, gid int) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, m.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return fmt.Errorf("open a tree of %s: %w", m.Source, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return mapOwner(fd, m, uid, gid)
+}
 
 // mapOwner makes a tree show the files of one owner as those of the child's user: what the agent writes belongs to that owner on disk. It
 // needs Linux 5.12 and a file system that takes part (ext4, xfs, btrfs, overlay since 5.19, tmpfs since 6.3; not NFS).
@@ -71,7 +82,7 @@ func mapOwner(tree int, m Mount, uid, gid int) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
 	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("%s: %w", ErrNoOwnerMapping, err)
+		return fmt.Errorf("%w: %w", ErrNoOwnerMapping, err)
 	}
 	return err
 }
