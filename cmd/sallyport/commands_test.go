@@ -315,3 +315,33 @@ func cmdPolicy(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func writeText(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }
+
+// cmdMoved moves the connection of sallyport.yaml to the pool lab: moved
+func cmdMoved(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: moved")
+	}
+	text := strings.Replace(ts.ReadFile("sallyport.yaml"), "    auth:", "    pool: lab\n    auth:", 1)
+	ts.Check(writeText(ts.MkAbs("sallyport.yaml"), text))
+}
+
+// cmdReadToken sets a variable to the line in a file: readtoken VARIABLE FILE
+func cmdReadToken(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: readtoken VARIABLE FILE")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
+}
+
+// cmdTamper changes one word of a record, in its middle: tamper FILE
+func cmdTamper(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tamper FILE")
+	}
+	text := ts.ReadFile(args[0])
+	changed := strings.Replace(text, "answered", "rejected", 1)
+	if changed == text {
+		ts.Fatalf("%s has nothing to change", args[0])
+	}
+	ts.Check(writeText(ts.MkAbs(args[0]), changed))
+}
