@@ -19,8 +19,8 @@ type catalogsCmd struct {
 	Pull    catalogsPullCmd `cmd:"" help:"Write what a server lists now into its catalog file, to be reviewed."`
 	Show    catalogsShowCmd `cmd:"" help:"Print the tools of a connection, or of a catalog file, as a model reads them."`
 	Diff    catalogsDiffCmd `cmd:"" help:"Compare what was reviewed with what the server lists now, or two catalog files."`
-	Approve notBuilt        `cmd:"" help:"Approve a draft: apply the file with its digest."`
-	Reject  notBuilt        `cmd:"" help:"Reject a draft."`
+	Approve notBuilt        `cmd:"" help:"Not built: approve a draft: apply the file with its digest."`
+	Reject  notBuilt        `cmd:"" help:"Not built: reject a draft."`
 }
 
 type catalogsPullCmd struct {

@@ -15,8 +15,8 @@ type connectionsCmd struct {
 	Test    connectionsTestCmd    `cmd:"" help:"Test a connection through a worker; it changes nothing."`
 	Enable  connectionsEnableCmd  `cmd:"" help:"Test a connection and put it in service."`
 	Disable connectionsDisableCmd `cmd:"" help:"Take a connection out of service."`
-	Add     notBuilt              `cmd:"" help:"Add a connection step by step."`
-	Rm      notBuilt              `cmd:"" help:"Remove a connection: take it out of sallyport.yaml and apply --prune."`
+	Add     notBuilt              `cmd:"" help:"Not built: add a connection step by step."`
+	Rm      notBuilt              `cmd:"" help:"Not built: remove a connection: take it out of sallyport.yaml and apply --prune."`
 }
 
 type connectionsListCmd struct{}

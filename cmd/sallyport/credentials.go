@@ -22,8 +22,8 @@ type credentialsCmd struct {
 	List    credentialsListCmd `cmd:"" default:"withargs" help:"List credentials; never their values."`
 	Set     credentialsSetCmd  `cmd:"" help:"Store a credential, read from standard input and sealed here."`
 	Rm      credentialsRmCmd   `cmd:"" help:"Forget a credential."`
-	Connect notBuilt           `cmd:"" help:"Sign in to a connection (OAuth)."`
-	Rotate  notBuilt           `cmd:"" help:"Seal every credential of a pool to a new key."`
+	Connect notBuilt           `cmd:"" help:"Not built: sign in to a connection (OAuth)."`
+	Rotate  notBuilt           `cmd:"" help:"Not built: seal every credential of a pool to a new key."`
 }
 
 type credentialsListCmd struct{}

@@ -43,7 +43,7 @@ type cli struct {
 	Approve    approveCmd    `cmd:"" help:"Approve a waiting call, after reading it."`
 	Deny       denyCmd       `cmd:"" help:"Deny a waiting call, with a reason that reaches the agent."`
 	Doctor     doctorCmd     `cmd:"" help:"Look for what would get in the way, and say what to type."`
-	Demo       notBuilt      `cmd:"" help:"Show the main job from end to end on this machine; today: make demo, in a checkout."`
+	Demo       notBuilt      `cmd:"" help:"Not built: make demo, in a checkout, shows the main job."`
 	Version    versionCmd    `cmd:"" help:"Print the build."`
 	Schema     schemaCmd     `cmd:"" help:"Print the JSON Schema of sallyport.yaml."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for bash, zsh or fish."`
@@ -70,9 +70,9 @@ type cli struct {
 	Store       storeCmd       `cmd:"" help:"The database of control."`
 	Audit       auditCmd       `cmd:"" help:"The record of every decision."`
 
-	Attach    notBuilt `cmd:"" help:"Open a session for a sandbox that somebody else starts."`
-	Sandboxes notBuilt `cmd:"" help:"Sandboxes of this host."`
-	Login     notBuilt `cmd:"" help:"Sign in to a control plane over HTTPS."`
+	Attach    notBuilt `cmd:"" help:"Not built: open a session for a sandbox that somebody else starts."`
+	Sandboxes notBuilt `cmd:"" help:"Not built: sandboxes of this host. See sessions."`
+	Login     notBuilt `cmd:"" help:"Not built: sign in to a control plane over HTTPS."`
 
 	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference pages."`
 }
@@ -82,9 +82,16 @@ type notBuilt struct {
 	Args []string `arg:"" optional:"" passthrough:""`
 }
 
+// instead says what does the same today, for commands that have such a thing.
+var instead = map[string]string{
+	"demo":      "; in a checkout of Sallyport, type: make demo",
+	"login":     "; on control's machine no sign-in is needed",
+	"sandboxes": "; sallyport sessions list shows what runs",
+}
+
 // Run says so.
 func (notBuilt) Run(k *kong.Context) error {
-	return errs.Newf(errs.Unavailable, "%s: not built", k.Selected().FullPath())
+	return errs.Newf(errs.Unavailable, "%s: not built%s", k.Selected().FullPath(), instead[k.Selected().Name])
 }
 
 func main() {

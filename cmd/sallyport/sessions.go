@@ -13,8 +13,8 @@ type sessionsCmd struct {
 	List   sessionsListCmd  `cmd:"" default:"withargs" help:"List sessions."`
 	Show   sessionsShowCmd  `cmd:"" help:"Show one session."`
 	Close  sessionsCloseCmd `cmd:"" help:"End a session for good."`
-	Park   notBuilt         `cmd:"" help:"Stop a sandbox and keep its state."`
-	Resume notBuilt         `cmd:"" help:"Start a parked sandbox."`
+	Park   notBuilt         `cmd:"" help:"Not built: stop a sandbox and keep its state."`
+	Resume notBuilt         `cmd:"" help:"Not built: start a parked sandbox."`
 }
 
 type sessionsListCmd struct {
