@@ -94,6 +94,9 @@ func (c *runCmd) run(ctx context.Context, g *Globals) (supervisor.Outcome, error
 	if err != nil {
 		return failed, err
 	}
+	if opened.Note != "" {
+		g.note("Note: %s", oneLine(opened.Note))
+	}
 	job, err := c.job(g, agent, args[1:], opened, driver)
 	if err != nil {
 		return failed, err
@@ -141,7 +144,7 @@ func (c *runCmd) ticket(ctx context.Context, g *Globals) (*sallyportv1.ProfileRo
 		}
 		return p, t.GetTicket(), nil
 	}
-	return nil, "", errs.Newf(errs.NotFound, "no profile is named %q; sallyport profiles list shows them", c.Profile)
+	return nil, "", errs.Newf(errs.NotFound, "no profile is named %q here; sallyport profiles list shows them, sallyport apply brings them from sallyport.yaml", c.Profile)
 }
 
 // job is what the supervisor runs.
@@ -164,7 +167,7 @@ func (c *runCmd) job(g *Globals, a harness.Found, args []string, o *daemon.Opene
 			dir, err = filepath.EvalSymlinks(dir)
 		}
 		if err != nil {
-			return supervisor.Job{}, errs.Wrap(errs.NotFound, "the workspace cannot be found", err)
+			return supervisor.Job{}, errs.Wrap(errs.NotFound, "the workspace cannot be found: "+c.Workspace, err)
 		}
 		workspace.Path = dir
 	}

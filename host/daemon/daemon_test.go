@@ -224,6 +224,28 @@ func TestOpenMakesEverythingReady(t *testing.T) {
 	}
 }
 
+// A model without its key: the session opens, because a key may come later, and the person is told what to set.
+func TestOpenNotesAMissingModelKey(t *testing.T) {
+	for _, c := range []struct{ key, note string }{
+		{"", "this host has no usable model key: set SALLYPORT_TEST_KEY for sallyport up (or sallyport host) and start it again"},
+		{"two\nlines", "this host has no usable model key: set SALLYPORT_TEST_KEY for sallyport up (or sallyport host) and start it again"},
+		{"a-key", ""},
+	} {
+		t.Setenv("SALLYPORT_TEST_KEY", c.key)
+		h := newHost(t)
+		h.config.Models = map[string]egress.Source{"main": {Provider: "anthropic", Env: "SALLYPORT_TEST_KEY"}}
+		h.control.model = &sallyportv1.ModelPolicy{Provider: "anthropic", Source: "main"}
+		h.run()
+		o, err := h.open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Note != c.note {
+			t.Errorf("key %q: the note is %q", c.key, o.Note)
+		}
+	}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	h := newHost(t)
 	h.config.Models = map[string]egress.Source{"main": {Provider: "anthropic", Env: "X"}}

@@ -52,7 +52,8 @@ type Opened struct {
 	PIDs      int64    `json:"pids"`
 	CPU       float64  `json:"cpu"`
 	HoldMS    int64    `json:"hold_ms"`
-	Gate      string   `json:"gate"` // the socket at which the supervisor proves itself
+	Gate      string   `json:"gate"`           // the socket at which the supervisor proves itself
+	Note      string   `json:"note,omitempty"` // what the person should know before the agent starts
 }
 
 // reply is the daemon's one line.

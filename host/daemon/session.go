@@ -131,11 +131,16 @@ func (d *Daemon) ready(granted *sallyportv1.OpenSessionResponse, driver sandbox.
 	if err := d.take(s); err != nil {
 		return nil, err
 	}
+	note := ""
+	if err := s.gateway.Ready(d.ctx); err != nil {
+		d.log.Warn("a session without a model key", "session", s.state.Session, "source", s.state.Source, "err", err)
+		note = errs.Message(err)
+	}
 	return &Opened{
 		Session: s.state.Session, Epoch: s.state.Epoch, Dir: dir, In: s.folder.In(), Out: s.folder.Out(), UID: uid, GID: gid,
 		Owner: granted.GetOwner(), Server: granted.GetServerName(), Provider: s.state.Provider, Closed: box.GetClosed(),
 		Workspace: box.GetWorkspace(), Protected: box.GetProtectedPaths(), EnvFiles: box.GetAllowEnvFiles(), Memory: box.GetMemoryBytes(),
-		PIDs: box.GetPids(), CPU: box.GetCpu(), HoldMS: box.GetHoldMs(), Gate: d.opts.GatePath,
+		PIDs: box.GetPids(), CPU: box.GetCpu(), HoldMS: box.GetHoldMs(), Gate: d.opts.GatePath, Note: note,
 	}, nil
 }
 

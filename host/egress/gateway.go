@@ -116,6 +116,16 @@ func New(p Policy, source Source, transport http.RoundTripper, record func(Decis
 	return g, nil
 }
 
+// Ready says whether the session's model has a key now, so that a person hears of a missing one before the agent does. Nil without a model.
+// Errors: [errs.NotConnected].
+func (g *Gateway) Ready(ctx context.Context) error {
+	if g.target == nil {
+		return nil
+	}
+	_, err := g.keys.get(ctx)
+	return err
+}
+
 // Revoke withdraws the model at once: what is streaming ends with the next chunk.
 func (g *Gateway) Revoke(off bool) { g.off.Store(off) }
 

@@ -99,10 +99,18 @@ func (k *keys) get(ctx context.Context) (Key, error) {
 	}
 	raw = bytes.TrimSpace(raw)
 	if err != nil || len(raw) == 0 || len(raw) > maxKey || strings.ContainsAny(string(raw), "\r\n\x00") {
-		return Key{}, errs.Wrap(errs.NotConnected, "this host has no usable model key; look at the model source in host.yaml", err)
+		return Key{}, errs.Wrap(errs.NotConnected, "this host has no usable model key: "+k.source.missing(), err)
 	}
 	k.key, k.read = Key{string(raw)}, time.Now()
 	return k.key, nil
+}
+
+// missing says where a key should have been, without a path or a command: the agent may read it.
+func (s Source) missing() string {
+	if s.Env != "" {
+		return "set " + s.Env + " for sallyport up (or sallyport host) and start it again"
+	}
+	return "look at the model source in its host.yaml"
 }
 
 // forget drops the key, so that the next request reads it again: the provider refused it.
