@@ -32,6 +32,10 @@ func (c *grantsListCmd) Run(ctx context.Context, g *Globals) error {
 		g.printJSON(r)
 		return nil
 	}
+	if len(r.GetGrants()) == 0 {
+		g.note("No grants were given. The rules of profiles: sallyport profiles show NAME")
+		return nil
+	}
 	rows := make([][]string, 0, len(r.GetGrants()))
 	for _, k := range r.GetGrants() {
 		rows = append(rows, []string{k.GetId(), k.GetKind(), k.GetProfile(), k.GetTool(), k.GetWhen(), fmt.Sprintf("%d/%d", k.GetUsed(), k.GetCalls()), ago(k.GetUntilMs()), k.GetState(), k.GetBy()})

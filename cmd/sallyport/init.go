@@ -23,7 +23,8 @@ connections: {}
 #  tracker:
 #    url: https://mcp.tracker.example.org/mcp
 #    auth: {type: bearer}
-#    # sallyport catalogs pull tracker -f sallyport.yaml   prints the two members below, to be read and judged:
+#    # First without the lines below: sallyport apply, then: sallyport credentials set tracker
+#    # Then sallyport catalogs pull tracker prints them, to be read and judged; and again: sallyport apply
 #    # catalog: {file: catalogs/tracker.json, digest: "..."}
 #    # tools:
 #    #   list_issues:  {effect: read}
@@ -42,6 +43,7 @@ profiles:
 
 // hostStarter is a first host.yaml: where this host takes model keys from.
 const hostStarter = `# Where this host takes model keys from. They stay on the host: no sandbox and no control plane sees them.
+# One of env (a variable of sallyport up, or of sallyport host), file, command ([program, argument, ...]).
 version: 1
 models:
   main:   {provider: anthropic, env: ANTHROPIC_API_KEY}
