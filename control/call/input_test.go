@@ -198,7 +198,7 @@ func TestExplain(t *testing.T) {
 			{"create_issue", `{"project":"web"}`, false, call.RulingAsk, "", "wait for a person"},
 			{"create_issue", `{"project":"ops"}`, false, call.RulingRefuse, errs.RuleDenied, `project "ops" is not allowed`},
 			{"create_issue", `{"project":"web"}`, true, call.RulingRefuse, errs.RuleDenied, "unattended"},
-			{"create_issue", `{}`, false, call.RulingRefuse, errs.InvalidArguments, "lacks project"},
+			{"create_issue", `{}`, false, call.RulingRefuse, errs.InvalidArguments, "lack project"},
 		} {
 			e, err := r.p.Explain(t.Context(), call.ExplainRequest{Profile: "dev", Owner: ada, Tool: c.tool, Arguments: []byte(c.args), Unattended: c.unattended})
 			r.no(err)

@@ -18,7 +18,7 @@ func TestRefused(t *testing.T) {
 		words      []string
 	}{
 		"an unknown tool":  {"delete_everything", `{}`, []string{"There is no tool delete_everything in this session (unknown_tool)"}},
-		"a missing member": {"list_issues", `{"title":"x"}`, []string{"Sallyport did not run list_issues: the arguments lacks project (invalid_arguments)", "Correct the arguments"}},
+		"a missing member": {"list_issues", `{"title":"x"}`, []string{"Sallyport did not run list_issues: the arguments lack project (invalid_arguments)", "Correct the arguments"}},
 		"a wrong type":     {"list_issues", `{"project":5}`, []string{"project must be string, not number"}},
 		"a rule's condition": {"create_issue", `{"project":"ops"}`, []string{
 			`Sallyport did not run create_issue: project \"ops\" is not allowed by the rule for this tool (rule_denied). Repeating the call will not help. Use a project in web, api, or go on without it.`,

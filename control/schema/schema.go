@@ -100,6 +100,9 @@ func sentence(e *jsonschema.ValidationError) string {
 	}
 	switch k := e.ErrorKind.(type) {
 	case *kind.Required:
+		if len(e.InstanceLocation) == 0 {
+			return field + " lack " + strings.Join(k.Missing, ", ")
+		}
 		return field + " lacks " + strings.Join(k.Missing, ", ")
 	case *kind.AdditionalProperties:
 		return field + " may not have " + strings.Join(k.Properties, ", ")

@@ -59,7 +59,7 @@ func TestValidate(t *testing.T) {
 		`{"title":"abc","n":5.0}`:                   "",
 		`{"title":"abc","n":9007199254740993}`:      "n: ",
 		`{"title":"abc","n":1e400}`:                 "n: ",
-		`{}`:                                        "the arguments lacks title",
+		`{}`:                                        "the arguments lack title",
 		`{"title":5}`:                               "title must be string, not number",
 		`{"title":"a"}`:                             "title must have at least 2 characters",
 		`{"title":"abcde"}`:                         "title must have at most 4 characters",
