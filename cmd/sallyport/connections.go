@@ -69,8 +69,17 @@ func (c *connectionsShowCmd) Run(ctx context.Context, g *Globals) error {
 			return nil
 		}
 		g.members([][2]string{
-			{"name", k.GetName()}, {"kind", k.GetKind()}, {"state", k.GetState()}, {"revision", fmt.Sprint(k.GetRevision())}, {"address", k.GetOrigin() + k.GetPath()},
-			{"network", k.GetNetwork()}, {"auth", k.GetAuth()}, {"pool", k.GetPool()}, {"protocol", k.GetProtocol()}, {"catalog", k.GetCatalogDigest()}, {"tools", fmt.Sprint(k.GetTools())},
+			{"name", k.GetName()},
+			{"kind", k.GetKind()},
+			{"state", k.GetState()},
+			{"revision", fmt.Sprint(k.GetRevision())},
+			{"address", k.GetOrigin() + k.GetPath()},
+			{"network", k.GetNetwork()},
+			{"auth", k.GetAuth()},
+			{"pool", k.GetPool()},
+			{"protocol", k.GetProtocol()},
+			{"catalog", k.GetCatalogDigest()},
+			{"tools", fmt.Sprint(k.GetTools())},
 		})
 		return nil
 	}

@@ -29,6 +29,7 @@ func (q *quick) Sign(_ string, in *intent.Intent) ([]byte, []byte, string, error
 	b, err := intent.Encode(*in)
 	return b, nil, "link", err
 }
+
 func (q *quick) Submit(run string, j call.Job) error {
 	if !j.Go {
 		q.events.Ready(run, call.Ready{Intent: j.Intent})
@@ -36,6 +37,7 @@ func (q *quick) Submit(run string, j call.Job) error {
 	}
 	return q.Go(run, j.Intent)
 }
+
 func (q *quick) Go(run, id string) error {
 	q.events.Outcome(run, call.Outcome{Intent: id, Transport: journal.TransportAnswered, Status: 200, Bytes: 300, Body: q.body})
 	return nil
@@ -67,12 +69,15 @@ func (f *fastStore) Policy(_ context.Context, have *control.Policy) (*control.Po
 	}
 	return f.policy, nil
 }
+
 func (f *fastStore) Admit(_ context.Context, _ *call.Admission) (call.Admitted, error) {
 	return call.Admitted{Result: call.Done}, nil
 }
+
 func (f *fastStore) Commit(context.Context, *call.Barrier) (call.Result, error) {
 	return call.Done, nil
 }
+
 func (f *fastStore) Advance(context.Context, *call.Advance) (call.Result, error) {
 	return call.Done, nil
 }
@@ -80,9 +85,11 @@ func (f *fastStore) Deliver(...call.Delivered) {}
 func (f *fastStore) Twins(context.Context, control.Digest) ([]*control.Call, int64, error) {
 	return nil, 0, nil
 }
+
 func (f *fastStore) Suspended(context.Context, control.Person, string, string) (bool, error) {
 	return false, nil
 }
+
 func (f *fastStore) Usage(_ context.Context, t []call.Take) ([]call.Usage, error) {
 	return make([]call.Usage, len(t)), nil
 }

@@ -45,10 +45,9 @@ type plan struct {
 }
 
 type fakeIntent struct {
-	in       intent.Intent
-	state    string // ready, sending, finished, closed
-	outcome  call.Outcome
-	reported bool
+	in      intent.Intent
+	state   string // ready, sending, finished, closed
+	outcome call.Outcome
 }
 
 func newFakeWorkers() *fakeWorkers {

@@ -207,8 +207,10 @@ func TestExplain(t *testing.T) {
 			}
 		}
 		for _, bad := range []call.ExplainRequest{
-			{Profile: "nobody", Tool: "create_issue", Arguments: []byte(`{}`)}, {Profile: "dev", Tool: "nothing", Arguments: []byte(`{}`)},
-			{Profile: "dev", Tool: "nowhere/x", Arguments: []byte(`{}`)}, {Profile: "dev", Tool: "create_issue", Arguments: []byte(`{"a":1,"a":2}`)},
+			{Profile: "nobody", Tool: "create_issue", Arguments: []byte(`{}`)},
+			{Profile: "dev", Tool: "nothing", Arguments: []byte(`{}`)},
+			{Profile: "dev", Tool: "nowhere/x", Arguments: []byte(`{}`)},
+			{Profile: "dev", Tool: "create_issue", Arguments: []byte(`{"a":1,"a":2}`)},
 			{Call: control.NewID()},
 		} {
 			if _, err := r.p.Explain(t.Context(), bad); err == nil {

@@ -38,8 +38,10 @@ type world struct {
 }
 
 var outcomes = []call.Outcome{
-	answered(`{"content":[]}`), lost(), unsent(journal.FailReset), {Transport: journal.TransportAnswered, Status: 503, Failure: journal.FailStatus, Bytes: 1},
-	{Transport: journal.TransportAnswered, Status: 403, Failure: journal.FailStatus, Bytes: 1}, answered(`{"content":[],"isError":true}`),
+	answered(`{"content":[]}`), lost(), unsent(journal.FailReset),
+	{Transport: journal.TransportAnswered, Status: 503, Failure: journal.FailStatus, Bytes: 1},
+	{Transport: journal.TransportAnswered, Status: 403, Failure: journal.FailStatus, Bytes: 1},
+	answered(`{"content":[],"isError":true}`),
 }
 
 func pick[T any](all []T, n int) (T, bool) {
