@@ -13,6 +13,8 @@ import (
 // Exporter writes the audit record as JSON lines, each in one Write.
 type Exporter interface {
 	Export(ctx context.Context, since time.Time, w io.Writer) error
+	// Checkpoint is the newest signed checkpoint, or nil: hosts and workers keep it, and an exported record must contain it (audit verify --at-least).
+	Checkpoint() []byte
 }
 
 // Export implements sallyport.v1.Operator: digests only, never a body.

@@ -227,7 +227,7 @@ func (s *Server) incarnation() string { return s.cachedHistory().Incarnation }
 
 func (s *Server) highWater() *sallyportv1.HighWater {
 	h := s.cachedHistory()
-	return &sallyportv1.HighWater{Incarnation: h.Incarnation, Counter: h.Counter}
+	return &sallyportv1.HighWater{Incarnation: h.Incarnation, Counter: h.Counter, Checkpoint: s.stores.Audit.Checkpoint()}
 }
 
 // Tick tells every peer how far the store is, so that one that was restored from an older copy is found out by any of them. The caller runs it

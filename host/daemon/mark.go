@@ -14,6 +14,7 @@ const markFile = "highwater"
 type mark struct {
 	Incarnation string `json:"incarnation"`
 	Counter     int64  `json:"counter"`
+	Checkpoint  []byte `json:"checkpoint,omitempty"` // control's newest signed one: what an exported record must contain
 }
 
 func readMark(path string) *sallyportv1.HighWater {
@@ -22,7 +23,7 @@ func readMark(path string) *sallyportv1.HighWater {
 	if err != nil || json.Unmarshal(b, &m) != nil {
 		return nil
 	}
-	return &sallyportv1.HighWater{Incarnation: m.Incarnation, Counter: m.Counter}
+	return &sallyportv1.HighWater{Incarnation: m.Incarnation, Counter: m.Counter, Checkpoint: m.Checkpoint}
 }
 
 func (d *Daemon) highWater() *sallyportv1.HighWater {
@@ -41,8 +42,12 @@ func (d *Daemon) remember(h *sallyportv1.HighWater) {
 	if d.mark != nil && d.mark.GetIncarnation() == h.GetIncarnation() && d.mark.GetCounter() >= h.GetCounter() {
 		return
 	}
-	d.mark = &sallyportv1.HighWater{Incarnation: h.GetIncarnation(), Counter: h.GetCounter()}
-	b, err := json.Marshal(mark{h.GetIncarnation(), h.GetCounter()})
+	checkpoint := h.GetCheckpoint()
+	if len(checkpoint) == 0 && d.mark != nil {
+		checkpoint = d.mark.GetCheckpoint()
+	}
+	d.mark = &sallyportv1.HighWater{Incarnation: h.GetIncarnation(), Counter: h.GetCounter(), Checkpoint: checkpoint}
+	b, err := json.Marshal(mark{h.GetIncarnation(), h.GetCounter(), checkpoint})
 	if err != nil {
 		return
 	}
