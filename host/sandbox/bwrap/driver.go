@@ -179,10 +179,7 @@ func (in *instance) guardWorkspace() error {
 			return err
 		}
 	}
-	if !in.plan.Workspace.EnvFiles {
-		return in.guarding.maskEnv(in.root)
-	}
-	return nil
+	return in.guarding.search(in.root, in.plan.Workspace.EnvFiles)
 }
 
 // Recover implements [sandbox.Driver].

@@ -216,7 +216,7 @@ func fingerprint(root *os.Root, name string) string {
 	return fmt.Sprintf("%d %x", info.Size(), h.Sum(nil))
 }
 
-// Bounds of the search for .env files: a workspace may be a very large tree.
+// Bounds of the search: a workspace may be a very large tree.
 const (
 	maxSearched = 200_000
 	maxMasked   = 256
@@ -225,9 +225,9 @@ const (
 // templates are .env files that hold no secrets by convention; they are part of the project.
 var templates = []string{".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"}
 
-// maskEnv adds a mask for every .env file below the workspace but templates. Folders that hold other people's code, and git's own, are not
-// searched.
-func (g *guarding) maskEnv(root *os.Root) error {
+// search adds a mask for every .env file below the workspace but templates, unless they are to be shown, and for every socket: whoever
+// listens there is outside. Folders that hold other people's code, and git's own, are not searched.
+func (g *guarding) search(root *os.Root, showEnv bool) error {
 	searched, masked := 0, 0
 	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -237,7 +237,7 @@ func (g *guarding) maskEnv(root *os.Root) error {
 			return nil
 		}
 		if searched++; searched > maxSearched {
-			g.notes = append(g.notes, fmt.Sprintf("only the first %d entries of the workspace were searched for .env files", maxSearched))
+			g.notes = append(g.notes, fmt.Sprintf("only the first %d entries of the workspace were searched for .env files and sockets", maxSearched))
 			return fs.SkipAll
 		}
 		name := d.Name()
@@ -247,18 +247,18 @@ func (g *guarding) maskEnv(root *os.Root) error {
 			}
 			return nil
 		}
-		if !strings.HasPrefix(name, ".env") || slices.Contains(templates, name) {
-			return nil
-		}
-		if d.Type()&fs.ModeSymlink != 0 {
+		secret := !showEnv && strings.HasPrefix(name, ".env") && !slices.Contains(templates, name)
+		switch {
+		case d.Type()&fs.ModeSocket != 0:
+		case secret && d.Type()&fs.ModeSymlink != 0:
 			if p = linked(root, p); p == "" {
 				return nil
 			}
-		} else if !d.Type().IsRegular() {
+		case !secret || !d.Type().IsRegular():
 			return nil
 		}
 		if masked++; masked > maxMasked {
-			return errs.Newf(errs.Oversize, "the workspace holds more than %d .env files, too many to mask; allow them in the profile, or choose a smaller folder", maxMasked)
+			return errs.Newf(errs.Oversize, "the workspace holds more than %d .env files and sockets, too many to mask; allow .env files in the profile, or choose a smaller folder", maxMasked)
 		}
 		g.set(p, mask)
 		return nil

@@ -2,6 +2,7 @@ package bwrap_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -287,4 +288,26 @@ func TestWorkdir(t *testing.T) {
 			t.Errorf("%s lies at %s, want %s", path, got, want)
 		}
 	}
+}
+
+// A socket in the workspace leads to whoever listens outside.
+func TestSandboxMasksSockets(t *testing.T) {
+	s := sandboxtest.New(t)
+	s.Write(t, "run/file", "")
+	path := filepath.Join(s.Work, "run", "db.sock")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	s.Plan.Workspace.EnvFiles = true
+	if r := probe(t, s, "unix", path); r.Out != "unix: connection refused\n" && r.Out != "unix: permission denied\n" {
+		t.Errorf("%s%s", r.Out, r.Err)
+	}
+	// The socket is whole afterwards.
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
