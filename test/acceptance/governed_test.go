@@ -37,6 +37,7 @@ func cases(t *testing.T, w *world) {
 	}
 	for name, test := range map[string]func(*testing.T, *world){
 		"Spoken": spoken, "Isolated/program": isolatedProgram, "Interactive": interactive, "Inspector": inspector, "ExitCodes": exitCodes, "Streams": streams, "Signals": signals,
+		"NothingRuns": nothingRuns, "Ended": ended,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -199,9 +199,8 @@ func (p *trap) bait(t *testing.T, dir string) (command []string, may string) {
 	for _, name := range []string{".git/hooks/pre-commit", ".git/config", ".claude/settings.json", ".mcp.json", ".codex/config.toml", ".vscode/tasks.json", ".idea/workspace.xml", ".envrc"} {
 		write = append(write, filepath.Join(dir, name))
 	}
-	for _, name := range []string{"/usr/bin/new", "/etc/new", "/run/sallyport/in/open", "/run/sallyport/in/session.json", "/run/sallyport/in/results/new", "/run/sallyport/in/bin/sallyport-guest"} {
-		write = append(write, name)
-	}
+	write = append(write, "/usr/bin/new", "/etc/new", "/run/sallyport/in/open", "/run/sallyport/in/session.json", "/run/sallyport/in/results/new",
+		"/run/sallyport/in/bin/sallyport-guest")
 	return []string{
 		filepath.Join(dir, "probe"), "--out", filepath.Join(dir, "report.json"), "--exist", strings.Join(p.exist, " "), "--write", strings.Join(write, " "),
 		"--dial", strings.Join(p.dial, " "), "--through", strings.Join(p.through, " "), "--mark", p.mark,

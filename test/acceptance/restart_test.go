@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,7 @@ func TestRestarts(t *testing.T) {
 			tool("legacy_slow", `{"key":"TOKEN 4"}`),
 			paused("tracker_echo", `{"text":"TOKEN 5"}`, "revoked"),
 			paused("tracker_echo", `{"text":"TOKEN 6"}`, "restored"),
+			tool("tracker_create_issue", lost),
 			model.Say("lived TOKEN"),
 		))
 	}
@@ -69,11 +71,20 @@ func TestRestarts(t *testing.T) {
 	w.cli(t, "restore", "connection", "tracker")
 	g.each(func(s *session) { w.model.Release(s.token + " restored") })
 
-	for _, s := range g.sessions {
-		t.Run(s.agent.name, func(t *testing.T) {
-			s := s.in(t)
+	// The same again is a question of its own, which names what may have happened already.
+	uncertain := map[*session]string{}
+	g.each(func(s *session) {
+		uncertain[s] = s.journal()[1].GetCall().GetId()
+		q := s.question("approval", "the worker dies")
+		if len(q.GetTwins()) != 1 || q.GetTwins()[0].GetId() != uncertain[s] {
+			t.Errorf("%s: the question names the twins %+v, want %s", s.agent.name, q.GetTwins(), uncertain[s])
+		}
+		s.deny(q, "it is there")
+	})
+	for _, whole := range g.sessions {
+		t.Run(whole.agent.name, func(t *testing.T) {
+			s, first := whole.in(t), uncertain[whole]
 			s.end("lived TOKEN")
-			first := s.journaled(lost).GetCall().GetId()
 			for n, want := range []string{
 				"done: TOKEN 0", "", "TOKEN 2", `"title":"TOKEN: control dies"`, "done: TOKEN 4", "", "TOKEN 6",
 			} {
@@ -87,10 +98,16 @@ func TestRestarts(t *testing.T) {
 			s.effects("legacy", "create_issue", late, 1, 1)
 			s.effects("tracker", "echo", `{"text":"TOKEN 5"}`, 0, 0)
 			s.effects("tracker", "slow", `{"key":"TOKEN 0"}`, 1, 0)
-			s.state(lost, "uncertain")
-			s.state(late, "answered")
+			s.failed(7, `A person declined tracker_create_issue: "it is there" (approval_denied).`)
 			w.cli(t, "calls", "resolve", first, "done", "--note", "found at the server")
-			s.state(lost, "resolved_done")
+			var states []string
+			for _, c := range s.journal() {
+				states = append(states, c.GetCall().GetState())
+			}
+			want := []string{"answered", "resolved_done", "answered", "answered", "answered", "refused", "answered", "denied"}
+			if !slices.Equal(states, want) {
+				t.Errorf("the journal says %q, want %q", states, want)
+			}
 		})
 	}
 	w.unspilled(t, "tracker")

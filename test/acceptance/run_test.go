@@ -53,6 +53,31 @@ func exitCodes(t *testing.T, w *world) {
 	}
 }
 
+// nothingRuns: without a control and a host there is no sandbox, and the sentence says what to start.
+func nothingRuns(t *testing.T, w *world) {
+	cmd := exec.CommandContext(t.Context(), w.command(t.Context()).Path, "--state", filepath.Join(t.TempDir(), "s"), "run", "--profile", "dev", "--", "/bin/true")
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "sallyport up") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// ended: a person closes or revokes a session; its sandbox ends, and who started it reads why.
+func ended(t *testing.T, w *world) {
+	for _, command := range [][]string{{"sessions", "close", "--yes"}, {"revoke", "session"}} {
+		t.Run(command[0], func(t *testing.T) {
+			r := w.shell(t, `echo ready; cat /run/sallyport/in/session.json; echo; trap 'echo tidy; exit 5' TERM; while :; do sleep 0.1; done`)
+			session := r.session(t)
+			w.cli(t, append(command, session)...)
+			out, code := r.end(t)
+			if out != "tidy\n" || code != 5 || !strings.Contains(r.stderr.String(), "The sandbox was ended: ") {
+				t.Errorf("%q, exit code %d\n%s", out, code, r.stderr.String())
+			}
+			until(t.Context(), t, "the session to be closed", func() bool { return w.sessionState(t, session) == "closed" })
+		})
+	}
+}
+
 // streams: what the caller gives, the agent reads; what the agent writes, the caller reads, each stream for itself.
 func streams(t *testing.T, w *world) {
 	cmd := w.command(t.Context(), "run", "--profile", "anthropic-dev", "--workspace", w.workspace(t), "--", "/bin/sh", "-c", "tr a-z A-Z; echo aside >&2")
@@ -67,7 +92,18 @@ func streams(t *testing.T, w *world) {
 // running is a program in a sandbox that said that it runs.
 type running struct {
 	*exec.Cmd
-	out *bufio.Reader
+	out    *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// session reads the session's id, which the program prints as session.json.
+func (r *running) session(t *testing.T) string {
+	t.Helper()
+	line, err := r.out.ReadBytes('\n')
+	must(t, err)
+	var in struct{ Session string }
+	must(t, json.Unmarshal(line, &in))
+	return in.Session
 }
 
 func (w *world) shell(t *testing.T, script string) *running {
@@ -77,11 +113,12 @@ func (w *world) shell(t *testing.T, script string) *running {
 	r := &running{Cmd: w.command(ctx, "run", "--profile", "anthropic-dev", "--workspace", w.workspace(t), "--", "/bin/bash", "-c", script)}
 	pipe, err := r.StdoutPipe()
 	must(t, err)
-	r.Stderr = os.Stderr
+	r.Stderr = &r.stderr
 	must(t, r.Start())
 	r.out = bufio.NewReader(pipe)
 	if line, err := r.out.ReadString('\n'); line != "ready\n" || err != nil {
-		t.Fatalf("%q, %v", line, err)
+		_ = r.Wait()
+		t.Fatalf("%q, %v\n%s", line, err, r.stderr.String())
 	}
 	return r
 }
@@ -118,11 +155,7 @@ func signals(t *testing.T, w *world) {
 	})
 	t.Run("kill", func(t *testing.T) {
 		r := w.shell(t, `echo ready; cat /run/sallyport/in/session.json; echo; exec sleep 600`)
-		line, err := r.out.ReadBytes('\n')
-		must(t, err)
-		var in struct{ Session string }
-		must(t, json.Unmarshal(line, &in))
-		session := in.Session
+		session := r.session(t)
 		must(t, r.Process.Kill())
 		if _, code := r.end(t); code != -1 {
 			t.Errorf("exit code %d", code)
