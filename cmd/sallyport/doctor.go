@@ -140,6 +140,8 @@ func (g *Globals) running(ctx context.Context, add func(sandbox.FindingLevel, st
 			}
 			add(sandbox.Fine, m.GetRole()+" "+m.GetName(), "up, build %s%s", m.GetBuild(), more)
 		case "removed":
+		case "revoked":
+			add(sandbox.Warning, m.GetRole()+" "+m.GetName(), "its access was withdrawn; give it back with: sallyport restore %s %s", m.GetRole(), m.GetName())
 		default:
 			add(sandbox.Warning, m.GetRole()+" "+m.GetName(), "%s since %s; start it with: sallyport %s", m.GetState(), ago(m.GetSeenMs()), m.GetRole())
 		}

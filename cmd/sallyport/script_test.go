@@ -16,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"sallyport.dev/test/fixture/mcpserver"
 )
@@ -106,12 +107,30 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
-// condition knows root, and what a machine may lack.
+// condition knows who runs the tests, and what a machine may lack.
 func condition(cond string) (bool, error) {
-	if cond == "root" {
+	switch cond {
+	case "root":
 		return os.Geteuid() == 0, nil
+	case "userns": // without them there is nothing to take away
+		return exec.Command("unshare", "--user", "--map-root-user", "true").Run() == nil, nil //nolint:noctx // it does nothing
+	case "mount":
+		return mayMount(), nil
 	}
 	return false, fmt.Errorf("unknown condition %q", cond)
+}
+
+// mayMount reports whether this process can mount a small disk of its own: root outside of most containers.
+func mayMount() bool {
+	dir, err := os.MkdirTemp("", "sp")
+	if err != nil {
+		return false
+	}
+	defer os.Remove(dir)
+	if unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k") != nil {
+		return false
+	}
+	return unix.Unmount(dir, 0) == nil
 }
 
 // cmdExits runs a command that must end with exactly this code: exits CODE COMMAND...
