@@ -86,7 +86,10 @@ type conn struct {
 	mu sync.Mutex
 }
 
-func newConn(c net.Conn) *conn { return &conn{Conn: c, r: bufio.NewReaderSize(c, maxMessage)} }
+// usualMessage is the buffer of a connection, which lives as long as its sandbox and is nearly always silent.
+const usualMessage = 512
+
+func newConn(c net.Conn) *conn { return &conn{Conn: c, r: bufio.NewReaderSize(c, usualMessage)} }
 
 func (c *conn) send(e envelope) error {
 	e.V = Version
@@ -104,12 +107,19 @@ func (c *conn) send(e envelope) error {
 // receive reads one message: strict, and bounded.
 func (c *conn) receive() (envelope, error) {
 	var e envelope
-	line, err := c.r.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		return e, errs.New(errs.Oversize, "a message is too long")
-	}
-	if err != nil {
-		return e, err
+	var line []byte
+	for {
+		piece, err := c.r.ReadSlice('\n')
+		if len(line)+len(piece) > maxMessage {
+			return e, errs.New(errs.Oversize, "a message is too long")
+		}
+		line = append(line, piece...)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return e, err
+		}
 	}
 	if err := json.Unmarshal(line, &e, json.RejectUnknownMembers(true)); err != nil {
 		return e, errs.Wrap(errs.Invalid, "a message cannot be read", err)
