@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"os"
 	"path/filepath"
@@ -92,6 +93,13 @@ func (c *hostCmd) Run(ctx context.Context, g *Globals) error {
 	d := daemon.New(daemon.Options{
 		Build: buildName(), Protected: intent.Protected, Conn: conn, Dir: dir.Path(""), Config: config, Drivers: drivers(), GatePath: gateSocket,
 		Guest: guestProgram, Log: log,
+		Key: func() (crypto.Signer, error) {
+			svid, err := source.GetX509SVID()
+			if err != nil {
+				return nil, err
+			}
+			return svid.PrivateKey, nil
+		},
 	})
 	ready(log)()
 	log.Info("host serves", "build", buildName(), "socket", hostSocket, "control", node.Address)

@@ -15,6 +15,8 @@ type Exporter interface {
 	Export(ctx context.Context, since time.Time, w io.Writer) error
 	// Checkpoint is the newest signed checkpoint, or nil: hosts and workers keep it, and an exported record must contain it (audit verify --at-least).
 	Checkpoint() []byte
+	// PutWitness stores a countersignature of a checkpoint, which was checked. Errors: [errs.NotFound] for a checkpoint of another store.
+	PutWitness(ctx context.Context, by string, checkpoint, signature []byte) error
 }
 
 // Export implements sallyport.v1.Operator: digests only, never a body.

@@ -10,6 +10,7 @@ import (
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
+	"sallyport.dev/control/audit"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/machine"
 	"sallyport.dev/control/session"
@@ -41,7 +42,7 @@ func (h *hostService) Link(stream grpc.BidiStreamingServer[sallyportv1.HostFrame
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	l := &hostLink{id: who.id.String(), name: who.name.Name, out: newOutbox[*sallyportv1.ControlFrame](), stop: cancel}
+	l := &hostLink{id: who.id.String(), name: who.name.Name, public: who.state.PeerCertificates[0].PublicKey, out: newOutbox[*sallyportv1.ControlFrame](), stop: cancel}
 	l.out.push(512,
 		&sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Welcome{Welcome: &sallyportv1.Welcome{
 			Build: s.cfg.Build, Wire: Wire, ProtectedVersion: intent.Protected, Node: s.cfg.Node, HighWater: s.highWater(),
@@ -165,6 +166,11 @@ func (h *hostService) frame(ctx context.Context, l *hostLink, f *sallyportv1.Hos
 			h.s.log.Info("egress", "host", l.name, "session", d.GetSession(), "kind", d.GetKind(), "target", d.GetTarget(), "verdict", d.GetVerdict(),
 				"reason", d.GetReason(), "bytes_in", d.GetBytesIn(), "bytes_out", d.GetBytesOut(), "tokens", d.GetTokens())
 		}
+	case *sallyportv1.HostFrame_Witness:
+		if err := audit.VerifyWitness(l.public, f.Witness.GetCheckpoint(), f.Witness.GetSignature()); err != nil {
+			return err
+		}
+		go h.s.keepWitness(ctx, l.id, f.Witness)
 	case *sallyportv1.HostFrame_Health:
 		seen()
 	case *sallyportv1.HostFrame_Hello:
@@ -197,4 +203,11 @@ func (h *hostService) gate(ctx context.Context, l *hostLink, g *sallyportv1.Host
 		h.s.events.publish(Event{Kind: "session", ID: g.GetSession(), State: "open"})
 	}
 	l.out.push(256, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Gate{Gate: answer}})
+}
+
+// keepWitness stores a countersignature that was checked.
+func (s *Server) keepWitness(ctx context.Context, by string, w *sallyportv1.Witness) {
+	if err := s.stores.Audit.PutWitness(ctx, by, w.GetCheckpoint(), w.GetSignature()); err != nil && ctx.Err() == nil {
+		s.log.Warn("a countersignature was not stored", "by", by, "err", err)
+	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto"
 	"crypto/sha256"
 	"slices"
 	"sync"
@@ -20,8 +21,10 @@ type hosts struct {
 type hostLink struct {
 	id   string // SPIFFE id
 	name string
-	out  *outbox[*sallyportv1.ControlFrame]
-	stop func()
+	// public is the key of the identity that opened the Link: it checks countersignatures.
+	public crypto.PublicKey
+	out    *outbox[*sallyportv1.ControlFrame]
+	stop   func()
 }
 
 func newHosts() *hosts { return &hosts{links: map[string]*hostLink{}} }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto"
 	"log/slog"
 	"net"
 	"net/http"
@@ -36,6 +37,8 @@ type Options struct {
 	Config    Config
 	Drivers   sandbox.Registry
 	GatePath  string // gate.sock, as supervisors dial it
+	// Key returns this host's identity key (ECDSA), which countersigns checkpoints; nil: none are.
+	Key func() (crypto.Signer, error)
 	// Guest returns the guest's programs by name.
 	Guest func(name string) ([]byte, error)
 	Log   *slog.Logger
@@ -68,8 +71,10 @@ type Daemon struct {
 	sessions map[string]*session
 	revoked  map[string]bool // egress credentials by name
 	mark     *sallyportv1.HighWater
-	ctx      context.Context
-	work     sync.WaitGroup
+	// witnessed is the checkpoint that was countersigned last.
+	witnessed []byte
+	ctx       context.Context
+	work      sync.WaitGroup
 }
 
 // New makes a daemon. Nothing runs before Run.
@@ -219,6 +224,7 @@ func (d *Daemon) frame(f *sallyportv1.ControlFrame) {
 		d.remember(f.Welcome.GetHighWater())
 	case *sallyportv1.ControlFrame_HighWater:
 		d.remember(f.HighWater)
+		d.witness(f.HighWater.GetCheckpoint())
 	case *sallyportv1.ControlFrame_Egress:
 		d.revoke(f.Egress.GetRevoked())
 	}
