@@ -56,7 +56,7 @@ func anthropicRequest(method, path, query string, body []byte, allow []string) R
 		return r
 	}
 	for _, k := range []string{"messages", "system"} {
-		if r := walk(m[k], k, 0, func(p string, o map[string]jsontext.Value) Ruling { return anthropicBlock(p, o, allow) }); r.Verdict != Allowed {
+		if r := walk(m[k], k, func(b *block) Ruling { return anthropicBlock(b, allow) }); r.Verdict != Allowed {
 			return r
 		}
 	}
@@ -88,21 +88,21 @@ func anthropicTools(raw jsontext.Value, allow []string) Ruling {
 }
 
 // anthropicBlock refuses content by address or stored file, and blocks of tools that the provider runs. The input of a tool call is the agent's own
-// data and is not content, so its objects are looked at no closer than by their source.
-func anthropicBlock(path string, m map[string]jsontext.Value, allow []string) Ruling {
-	if strings.Contains(path, ".input.") || strings.HasSuffix(path, ".input") {
+// data and is not content.
+func anthropicBlock(b *block, allow []string) Ruling {
+	if b.inInput {
 		return allowed
 	}
-	switch kind := text(m["type"]); kind {
+	switch b.kind {
 	case "url", "file":
-		if strings.HasSuffix(path, ".source") {
-			return refuse(RefusedSource, path+" of type "+kind, "")
+		if b.isSource {
+			return refuse(RefusedSource, b.where.String()+" of type "+b.kind, "")
 		}
 	case "container_upload":
-		return refuse(RefusedSource, path+" of type "+kind, "")
+		return refuse(RefusedSource, b.where.String()+" of type "+b.kind, "")
 	case "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result":
-		if !slices.Contains(allow, kind) {
-			return refuse(RefusedServerTool, path+" of type "+kind, kind)
+		if !slices.Contains(allow, b.kind) {
+			return refuse(RefusedServerTool, b.where.String()+" of type "+b.kind, b.kind)
 		}
 	}
 	return allowed

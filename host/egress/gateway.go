@@ -1,10 +1,10 @@
 package egress
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"sallyport.dev/errs"
 )
@@ -52,6 +54,8 @@ type Gateway struct {
 	record func(Decision)
 	log    *slog.Logger
 
+	bodies   *semaphore.Weighted // bytes of bodies under way
+	refusals pace
 	off      atomic.Bool
 	requests atomic.Int64
 	bytes    atomic.Int64
@@ -92,7 +96,7 @@ func (s Source) target() (*url.URL, error) {
 
 // New makes a session's gateway. source is unused when the policy has no model. record gets every decision and must not block.
 func New(p Policy, source Source, transport http.RoundTripper, record func(Decision), log *slog.Logger) (*Gateway, error) {
-	g := &Gateway{policy: p, source: source, keys: &keys{source: source}, record: record, log: log}
+	g := &Gateway{policy: p, source: source, keys: &keys{source: source}, record: record, log: log, bodies: newBodies()}
 	if p.Provider == "none" || p.Provider == "" {
 		return g, nil
 	}
@@ -145,13 +149,14 @@ type usageKey struct{}
 
 // ServeHTTP rules on one request and forwards exactly the bytes that were ruled on.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	d := Decision{Session: g.policy.Session, At: time.Now(), Kind: "model", Target: r.Method + " " + clip(r.URL.Path)}
+	d := Decision{Session: g.policy.Session, At: time.Now(), Kind: "model", Target: safe(r.Method + " " + r.URL.Path)}
 	done := func(ruling Ruling, status int) {
-		d.Verdict, d.Reason = ruling.Verdict, ruling.What
-		message := "the model gateway refuses " + ruling.What
+		d.Verdict, d.Reason = ruling.Verdict, safe(ruling.What)
+		message := "the model gateway refuses " + d.Reason
 		if ruling.Feature != "" {
-			message += "; the profile can let it in by name: model.allow: [" + ruling.Feature + "]"
+			message += "; the profile can let it in by name: model.allow: [" + safe(ruling.Feature) + "]"
 		}
+		g.refusals.wait(r.Context())
 		g.record(d)
 		answer(w, g.policy.Provider, status, message)
 	}
@@ -176,17 +181,22 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		done(refuse(RefusedBody, "encoded bodies", ""), http.StatusUnsupportedMediaType)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	body, free, err := g.body(w, r)
 	if err != nil {
-		done(refuse(RefusedSize, fmt.Sprintf("bodies over %d bytes", MaxBody), ""), http.StatusRequestEntityTooLarge)
+		done(refuse(RefusedSize, fmt.Sprintf("bodies that are cut, or over %d bytes", MaxBody), ""), http.StatusRequestEntityTooLarge)
 		return
 	}
-	ruling := Rule(prefix, r.Method, path, r.URL.RawQuery, body, g.policy.Allow...)
+	defer free()
+	ruling, err := g.rule(r.Context(), prefix, r.Method, path, r.URL.RawQuery, body)
+	if err != nil {
+		return // nobody waits for the answer
+	}
 	betas, betaRuling := anthropicBeta(r.Header.Values("Anthropic-Beta"), g.policy.Allow)
 	if ruling.Verdict == Allowed {
 		ruling = betaRuling
 	}
 	if ruling.Verdict != Allowed {
+		free()
 		done(ruling, http.StatusForbidden)
 		return
 	}
@@ -199,7 +209,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.BytesOut = int64(len(body))
 	u := &usage{decision: d, key: key, path: path, betas: betas}
 	u.decision.Verdict = Allowed
-	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
+	r.Body, r.ContentLength = &sending{bytes.NewReader(body), free}, int64(len(body))
 	r.TransferEncoding = nil
 	counted := &counter{ResponseWriter: w, gateway: g, usage: u}
 	g.proxy.ServeHTTP(counted, r.WithContext(context.WithValue(r.Context(), usageKey{}, u)))
@@ -295,13 +305,6 @@ func answer(w http.ResponseWriter, provider string, status int, message string) 
 		return
 	}
 	fmt.Fprintf(w, `{"type":"error","error":{"type":"permission_error","message":%s}}`, strconv.Quote(message))
-}
-
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200]
-	}
-	return s
 }
 
 // Features lists what a profile may name in model.allow, for its documentation.

@@ -62,7 +62,7 @@ func openaiRequest(method, path, query string, body []byte, allow []string) Ruli
 		return r
 	}
 	for _, k := range []string{"input", "messages"} {
-		if r := walk(m[k], k, 0, openaiItem); r.Verdict != Allowed {
+		if r := walk(m[k], k, openaiItem); r.Verdict != Allowed {
 			return r
 		}
 	}
@@ -96,27 +96,19 @@ func openaiTools(raw jsontext.Value, path string, depth int, allow []string) Rul
 }
 
 // openaiItem refuses media by address and what the provider stores. Arguments and outputs of tools are text to the provider.
-func openaiItem(path string, m map[string]jsontext.Value) Ruling {
-	for _, k := range []string{"file_id", "file_url"} {
-		if v := m[k]; v != nil && string(v) != "null" {
-			return refuse(RefusedSource, path+"."+k, "")
-		}
+func openaiItem(b *block) Ruling {
+	if b.fileID || b.fileURL {
+		return refuse(RefusedSource, b.where.String()+" by address or stored file", "")
 	}
-	switch kind := text(m["type"]); kind {
+	switch b.kind {
 	case "item_reference":
-		return refuse(RefusedStored, path+" of type item_reference", "")
+		return refuse(RefusedStored, b.where.String()+" of type item_reference", "")
 	case "input_image", "image_url", "computer_screenshot":
-		address := text(m["image_url"])
-		if m["image_url"].Kind() == '{' {
-			if o, err := object(m["image_url"]); err == nil {
-				address = text(o["url"])
-			}
-		}
-		if !inline(address) {
-			return refuse(RefusedSource, path+" by address", "")
+		if !inline(b.imageURL) {
+			return refuse(RefusedSource, b.where.String()+" by address", "")
 		}
 	case "mcp_call", "mcp_approval_response", "mcp_list_tools", "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call":
-		return refuse(RefusedServerTool, path+" of type "+kind, kind)
+		return refuse(RefusedServerTool, b.where.String()+" of type "+b.kind, b.kind)
 	}
 	return allowed
 }

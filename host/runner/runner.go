@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/errs"
@@ -38,14 +39,15 @@ type Config struct {
 
 // Bounds of what a runner holds.
 const (
-	sessionHeld = 8 << 20   // bytes of records of one session that control has not journaled
-	totalHeld   = 256 << 20 // the same of all sessions
-	maxOther    = 1024      // frames that are not of calls and wait to be sent
-	batchFrames = 64
-	batchBytes  = 1 << 20
-	turnFrames  = 8  // frames of one session in a row
-	turnCalls   = 32 // claims of one session in a row
-	turnNotes   = 128
+	sessionHeld   = 8 << 20   // bytes of records of one session that control has not journaled
+	totalHeld     = 256 << 20 // the same of all sessions
+	maxOther      = 1024      // frames that are not of calls and wait to be sent
+	maxOtherBytes = 64 << 10  // of one of them
+	batchFrames   = 64
+	batchBytes    = 1 << 20
+	turnFrames    = 8  // frames of one session in a row
+	turnCalls     = 32 // claims of one session in a row
+	turnNotes     = 128
 )
 
 // Runner serves the relay directories of a host's sessions. All methods may be called concurrently.
@@ -141,8 +143,16 @@ func (r *Runner) Open(id string) error {
 	return nil
 }
 
-// Send queues a frame that is not of a call: a witness, egress decisions. Errors: [errs.Busy] where control does not take them.
+// Send queues a frame that is not of a call: a witness, egress decisions. Errors: [errs.Busy] where control does not take them; [errs.Invalid],
+// [errs.Oversize] for a frame that a Link cannot carry: sent, it would end the Link of all sessions.
 func (r *Runner) Send(frame *sallyportv1.HostFrame) error {
+	encoded, err := proto.Marshal(frame)
+	switch {
+	case err != nil:
+		return errs.Wrap(errs.Invalid, "the frame cannot be sent", err)
+	case len(encoded) > maxOtherBytes:
+		return errs.Newf(errs.Oversize, "the frame has %d bytes, at most %d are sent", len(encoded), maxOtherBytes)
+	}
 	r.otherMu.Lock()
 	defer r.otherMu.Unlock()
 	if len(r.other) >= maxOther {

@@ -239,3 +239,18 @@ func TestAddAndRemove(t *testing.T) {
 	}
 	x.eventually("bytes are held", func() bool { return x.runner.held.Load() == 0 })
 }
+
+// A frame that a Link cannot carry is refused where it is made: sent, it would end the Link of every session.
+func TestSendRefusesWhatCannotBeSent(t *testing.T) {
+	x := newRig(t)
+	decision := func(target string) *sallyportv1.HostFrame {
+		return &sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Egress{Egress: &sallyportv1.EgressDecisions{
+			Decisions: []*sallyportv1.EgressDecision{{Target: target}},
+		}}}
+	}
+	for target, want := range map[string]errs.Code{"GET /\xff": errs.Invalid, strings.Repeat("x", maxOtherBytes): errs.Oversize, "GET /": ""} {
+		if err := x.runner.Send(decision(target)); errs.CodeOf(err) != want {
+			t.Errorf("%.20q: %v, want %s", target, err, want)
+		}
+	}
+}
