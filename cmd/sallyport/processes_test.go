@@ -80,29 +80,40 @@ func (p *program) collect(r io.ReadCloser) {
 	}
 }
 
-// await waits for text that was not awaited yet.
-func (p *program) await(ts *testscript.TestScript, pattern string) {
-	re, err := regexp.Compile("(?m)" + pattern)
-	ts.Check(err)
+// await waits until all patterns stand, in any order, in what was not awaited yet.
+func (p *program) await(ts *testscript.TestScript, patterns ...string) {
+	var all []*regexp.Regexp
+	for _, pattern := range patterns {
+		re, err := regexp.Compile("(?m)" + pattern)
+		ts.Check(err)
+		all = append(all, re)
+	}
 	late := time.After(guard)
 	for {
 		p.mu.Lock()
-		text, ended, changed := p.text[p.read:], p.ended, p.changed
-		at := re.FindIndex(text)
-		if at != nil {
-			p.read += at[1]
+		missing, end := "", 0
+		for _, re := range all {
+			if at := re.FindIndex(p.text[p.read:]); at != nil {
+				end = max(end, at[1])
+			} else {
+				missing = re.String()
+			}
 		}
+		if missing == "" {
+			p.read += end
+		}
+		ended, changed := p.ended, p.changed
 		p.mu.Unlock()
 		switch {
-		case at != nil:
+		case missing == "":
 			return
 		case ended:
-			ts.Fatalf("it ended without a line that matches %q:\n%s", pattern, p.all())
+			ts.Fatalf("it ended without a line that matches %q:\n%s", missing, p.all())
 		}
 		select {
 		case <-changed:
 		case <-late:
-			ts.Fatalf("no line matches %q:\n%s", pattern, p.all())
+			ts.Fatalf("no line matches %q:\n%s", missing, p.all())
 		}
 	}
 }
@@ -142,18 +153,18 @@ func processOf(ts *testscript.TestScript, name string) *program {
 	return p
 }
 
-// cmdAwait waits for the next line of a program that matches: await NAME PATTERN
+// cmdAwait waits for the next lines of a program that match: await NAME PATTERN...
 func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: await NAME PATTERN")
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: await NAME PATTERN...")
 	}
-	processOf(ts, args[0]).await(ts, args[1])
+	processOf(ts, args[0]).await(ts, args[1:]...)
 }
 
-// cmdStop ends a program and wants an exit code: stop NAME [SIGNAL [CODE]]. Code - takes any.
-func cmdStop(ts *testscript.TestScript, neg bool, args []string) {
+// cmdFinish ends a program and wants an exit code: finish NAME [SIGNAL [CODE]]. Code - takes any.
+func cmdFinish(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 3 {
-		ts.Fatalf("usage: stop NAME [SIGNAL [CODE]]")
+		ts.Fatalf("usage: finish NAME [SIGNAL [CODE]]")
 	}
 	signal, want := "INT", "0"
 	if len(args) > 1 {
@@ -180,6 +191,14 @@ func cmdStop(ts *testscript.TestScript, neg bool, args []string) {
 	if want != "-" && code != want {
 		ts.Fatalf("%s ended with exit code %s, want %s:\n%s", args[0], code, want, p.all())
 	}
+}
+
+// cmdInterrupt sends what Ctrl-C sends, and does not wait: interrupt NAME
+func cmdInterrupt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: interrupt NAME")
+	}
+	ts.Check(processOf(ts, args[0]).cmd.Process.Signal(os.Interrupt))
 }
 
 var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}

@@ -119,6 +119,7 @@ func (c *storeAcceptRestoreCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	g.note("Out of quarantine, incarnation %s. Uncertain calls wait for a person: sallyport calls list --status uncertain", r.GetIncarnation())
+	g.note("Out of quarantine, incarnation %s.", r.GetIncarnation())
+	g.note("Sessions were closed. Set each credential again (sallyport credentials list), give standing grants again, and look at uncertain calls: sallyport calls list --status uncertain")
 	return nil
 }
