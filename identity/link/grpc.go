@@ -24,6 +24,13 @@ const (
 	ChunkSize  = 256 << 10
 )
 
+// Windows: how many bytes may be under way unread, on a stream and on a connection. They are fixed because gRPC, where it finds them out by itself,
+// begins at 64 KiB, so that a chunk takes several round trips, and sends a ping along with nearly every message to measure.
+const (
+	streamWindow     = 2 << 20
+	connectionWindow = 4 << 20
+)
+
 // Keepalive: a peer that is gone is noticed within 15 s.
 const (
 	keepaliveTime    = 10 * time.Second
@@ -39,6 +46,8 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.Creds(handshaken{}),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxSendMsgSize(MaxMessage),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveTime, Timeout: keepaliveTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace,
 		}),
@@ -92,6 +101,8 @@ func Dial(src *identity.Source, control spiffeid.ID, address string) (*grpc.Clie
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 	)
