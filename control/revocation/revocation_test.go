@@ -23,11 +23,24 @@ func TestMatches(t *testing.T) {
 		name string
 		want bool
 	}{
-		{control.SwitchEverything, "", true}, {control.SwitchSession, "s", true}, {control.SwitchSession, "t", false}, {control.SwitchHost, "h", true},
-		{control.SwitchWorker, "w", true}, {control.SwitchWorker, "v", false}, {control.SwitchTool, "tracker/create", true}, {control.SwitchTool, "tracker/delete", false},
-		{control.SwitchTool, "create", false}, {control.SwitchConnection, "tracker", true}, {control.SwitchConnection, "track", false},
-		{control.SwitchCredential, "tracker/shared", true}, {control.SwitchCredential, "tracker/ada", false}, {control.SwitchGrant, "nightly", true},
-		{control.SwitchGrant, "other", false}, {control.SwitchPerson, "ada", true}, {control.SwitchPerson, "eve", false}, {control.SwitchEgress, "main", false},
+		{control.SwitchEverything, "", true},
+		{control.SwitchSession, "s", true},
+		{control.SwitchSession, "t", false},
+		{control.SwitchHost, "h", true},
+		{control.SwitchWorker, "w", true},
+		{control.SwitchWorker, "v", false},
+		{control.SwitchTool, "tracker/create", true},
+		{control.SwitchTool, "tracker/delete", false},
+		{control.SwitchTool, "create", false},
+		{control.SwitchConnection, "tracker", true},
+		{control.SwitchConnection, "track", false},
+		{control.SwitchCredential, "tracker/shared", true},
+		{control.SwitchCredential, "tracker/ada", false},
+		{control.SwitchGrant, "nightly", true},
+		{control.SwitchGrant, "other", false},
+		{control.SwitchPerson, "ada", true},
+		{control.SwitchPerson, "eve", false},
+		{control.SwitchEgress, "main", false},
 		{"nonsense", "s", false},
 	} {
 		if got := revocation.Matches(x.kind, x.name, target); got != x.want {
