@@ -204,6 +204,8 @@ func (r *rules) grants(ctx context.Context, d *decision, m *matter, newest *cont
 	case found.Verdict == grant.Unmatched:
 		d.hint = found.Hint
 		return d.refuse(errs.RuleDenied, found.Reason)
+	case found.Verdict == grant.Invisible && covered != "": // a given grant alone named it, and it is listed
+		return d.refuse(errs.RuleDenied, covered)
 	case found.Verdict == grant.Invisible:
 		return d.refuse(errs.UnknownTool, "nothing grants it")
 	case found.Verdict == grant.Allowed && m.doubted == "":

@@ -92,6 +92,21 @@ func TestStandingGrant(t *testing.T) {
 		r.no(r.resolve(c, control.Done, false))
 		r.says(r.do("create_issue", `{"project":"web","n":2}`), `{"content":[]}`)
 	}, unattended, given(standing("nightly", "", 50)))
+	bubble(t, "named by a standing grant alone, it is not unknown while that does not count", func(t *testing.T, r *rig) {
+		r.apply(func(a *control.Apply) {
+			p := *r.profile
+			p.Grants = p.Grants[:1]
+			a.Profiles = []control.Profile{p}
+		})
+		r.plan(plan{outcome: lost()})
+		c := r.do("create_issue", issue)
+		r.state(c, journal.Uncertain)
+		r.says(r.do("create_issue", `{"project":"web","n":1}`), "a write of this tool is uncertain", string(errs.RuleDenied))
+		r.plan(plan{outcome: answered(`{"content":[]}`)})
+		r.no(r.resolve(c, control.Done, false))
+		r.says(r.do("create_issue", `{"project":"web","n":2}`), `{"content":[]}`)
+		r.says(r.do("create_issue", `{"project":"web","n":3}`), "used up", string(errs.RuleDenied))
+	}, unattended, given(standing("nightly", "", 2)))
 	bubble(t, "ended between prepare and barrier", func(t *testing.T, r *rig) {
 		r.workers.cutReady = true
 		c := r.do("create_issue", issue)

@@ -43,7 +43,7 @@ func (p *Pipeline) Resolve(ctx context.Context, r ResolveRequest) (retry string,
 	}
 	d := &driver{p: p, l: &live{id: row.ID, session: row.Session}, s: s, row: row, bound: s.tool(row.Name)}
 	if q := d.question(row, policy, "", p.cfg.Store.Now()); !inbox.MayDecide(*q, r.Actor) {
-		return "", errs.New(errs.NotAllowed, "you may not resolve this call; its profile names who may")
+		return "", inbox.NotYours(q)
 	}
 	override := ""
 	if event != journal.OnResolveDone && !p.settledRun(row) {

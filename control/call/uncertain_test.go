@@ -148,6 +148,16 @@ func TestResolve(t *testing.T) {
 			t.Fatalf("twice: %s", code)
 		}
 	})
+	bubble(t, "where the agent could be the person, not from this machine", func(t *testing.T, r *rig) {
+		r.no(r.db.Change(r.s.ID, func(s *control.Session) { s.SameUID = true }))
+		r.plan(plan{outcome: lost()})
+		c := r.do("create_issue", issue)
+		r.no(r.decide(r.question(c), control.Approve, func(q *inbox.Request) { q.Actor.Local = false }))
+		r.state(c, journal.Uncertain)
+		if err := r.resolve(c, control.Done, false); errs.CodeOf(err) != errs.NotAllowed || !strings.Contains(errs.Message(err), "browser") {
+			t.Fatalf("a local word: %v", err)
+		}
+	})
 	bubble(t, "not done while the run may have it", func(t *testing.T, r *rig) {
 		r.plan(plan{outcome: answered(`{}`), hold: make(chan struct{})})
 		c := r.do("create_issue", issue)

@@ -112,14 +112,19 @@ func refusal(o Outcome, q *control.Question) error {
 	case Mismatch:
 		return errs.New(o.Code(), "what you looked at is not what would run now; look at it again")
 	case Forbidden:
-		if !q.Local {
-			return errs.New(o.Code(), "this may not be decided from the machine's own socket, because the agent could do the same; use a browser, another account or another machine")
-		}
-		return errs.New(o.Code(), "you may not decide this one; its profile names who may")
+		return NotYours(q)
 	case Twice:
 		return errs.New(o.Code(), "the second approver must be another person")
 	}
 	return errs.New(o.Code(), "this kind of question takes another answer")
+}
+
+// NotYours says why somebody may not decide q. Errors: [errs.NotAllowed].
+func NotYours(q *control.Question) error {
+	if !q.Local {
+		return errs.New(errs.NotAllowed, "this may not be decided from the machine's own socket, because the agent could do the same; use a browser, another account or another machine")
+	}
+	return errs.New(errs.NotAllowed, "you may not decide this one; its profile names who may")
 }
 
 // answer checks what a person answered, and says what the coming attempt is bound to.
