@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"strconv"
@@ -344,4 +347,37 @@ func cmdTamper(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%s has nothing to change", args[0])
 	}
 	ts.Check(writeText(ts.MkAbs(args[0]), changed))
+}
+
+// cmdTaken sets a variable to an address on which another program listens: taken VARIABLE
+func cmdTaken(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: taken VARIABLE")
+	}
+	ts.Setenv(args[0], fmt.Sprintf("127.0.0.1:%d", worldOf(ts).fixture.Port()))
+}
+
+// cmdFree sets a variable to a port on which nobody listens now: free VARIABLE
+func cmdFree(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: free VARIABLE")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Setenv(args[0], strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	ts.Check(l.Close())
+}
+
+// cmdGet makes what an address answers the last standard output: get URL
+func cmdGet(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: get URL")
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: guard}
+	r, err := client.Get(args[0])
+	ts.Check(err)
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%s", b)
 }

@@ -56,6 +56,9 @@ func (c *initCmd) Run(g *Globals) error {
 	if err != nil {
 		return err
 	}
+	if _, err := g.socket("control.sock"); err != nil {
+		return err // what is made here could not be used
+	}
 	if err := makeState(state); err != nil {
 		return err
 	}

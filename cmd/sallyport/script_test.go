@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 			"exits": cmdExits, "start": cmdStart, "await": cmdAwait, "finish": cmdFinish, "interrupt": cmdInterrupt, "log": cmdLog, "killpart": cmdKillPart, "noprocs": cmdNoProcs,
 			"fixture": cmdFixture, "effects": cmdEffects, "hold": cmdHold, "redescribe": cmdRedescribe, "release": cmdRelease,
 			"host": cmdHost, "session": cmdSession, "ended": cmdEnded, "call": cmdCall, "result": cmdResult, "ack": cmdAck, "question": cmdQuestion, "callid": cmdCallID, "state": cmdState,
-			"fill": cmdFill, "jsonget": cmdJSONGet, "scrub": cmdScrub, "short": cmdShort, "modeof": cmdMode, "pidof": cmdPidOf, "policy": cmdPolicy, "moved": cmdMoved, "readtoken": cmdReadToken, "tamper": cmdTamper,
+			"fill": cmdFill, "jsonget": cmdJSONGet, "scrub": cmdScrub, "short": cmdShort, "modeof": cmdMode, "pidof": cmdPidOf, "policy": cmdPolicy, "moved": cmdMoved, "readtoken": cmdReadToken, "tamper": cmdTamper, "taken": cmdTaken, "free": cmdFree, "get": cmdGet,
 		},
 	})
 }

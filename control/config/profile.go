@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"sallyport.dev/control"
+	"sallyport.dev/errs"
 )
 
 // Bounds of profiles and grants (contracts.md).
@@ -136,7 +138,11 @@ func (r *resolver) condition(p, when string, tools []control.Tool) {
 		return
 	}
 	if err := r.check(when, tools); err != nil {
-		r.problem(p, "%s", err)
+		words := err.Error()
+		if ours := (*errs.Error)(nil); errors.As(err, &ours) {
+			words = ours.Message
+		}
+		r.problem(p, "%s", words)
 	}
 }
 
