@@ -195,6 +195,9 @@ func TestRefuses(t *testing.T) {
 		"inside a namespace":    {"openai", "POST", "/v1/responses", resp(`,"tools":[{"type":"namespace","name":"n","tools":[{"type":"mcp"}]}]`), egress.RefusedServerTool},
 		"image address":         {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"role":"user","content":[{"type":"input_image","image_url":"https://x"}]}]}`, egress.RefusedSource},
 		"file address":          {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"role":"user","content":[{"type":"input_file","file_url":"https://x"}]}]}`, egress.RefusedSource},
+		"tools of an item":      {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]}`, egress.RefusedServerTool},
+		"an item's mcp server":  {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"role":"user","content":"x"},{"type":"additional_tools","tools":[{"type":"namespace","tools":[{"type":"mcp","server_url":"https://x"}]}]}]}`, egress.RefusedServerTool},
+		"the provider's search": {"openai", "POST", "/v1/responses", resp(`,"tools":[{"type":"tool_search"}]`), egress.RefusedServerTool},
 		"item reference":        {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"type":"item_reference","id":"x"}]}`, egress.RefusedStored},
 		"chat image address":    {"openai", "POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x"}}]}]}`, egress.RefusedSource},
 		"chat web search":       {"openai", "POST", "/v1/chat/completions", `{"model":"m","messages":[],"web_search_options":{}}`, egress.RefusedMember},
@@ -220,14 +223,15 @@ func TestRefuses(t *testing.T) {
 
 func TestPasses(t *testing.T) {
 	for name, c := range map[string]struct{ provider, method, path, body string }{
-		"inline image":    {"anthropic", "POST", "/v1/messages", `{"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}}]}]}`},
-		"tool input":      {"anthropic", "POST", "/v1/messages", `{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{"source":{"type":"url","url":"https://x"}}}]}]}`},
-		"count tokens":    {"anthropic", "POST", "/v1/messages/count_tokens", `{"messages":[]}`},
-		"head":            {"anthropic", "HEAD", "/", ""},
-		"models":          {"openai", "GET", "/v1/models", ""},
-		"inline openai":   {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,AA=="}]}]}`},
-		"function output": {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"background":false,"previous_response_id":null,"input":[{"type":"function_call_output","call_id":"c","output":"https://x"}],"tools":[{"type":"function","name":"f"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"g"}]}]}`},
-		"chat":            {"openai", "POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true},"store":false}`},
+		"inline image":       {"anthropic", "POST", "/v1/messages", `{"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}}]}]}`},
+		"tool input":         {"anthropic", "POST", "/v1/messages", `{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{"source":{"type":"url","url":"https://x"}}}]}]}`},
+		"count tokens":       {"anthropic", "POST", "/v1/messages/count_tokens", `{"messages":[]}`},
+		"head":               {"anthropic", "HEAD", "/", ""},
+		"models":             {"openai", "GET", "/v1/models", ""},
+		"inline openai":      {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,AA=="}]}]}`},
+		"function output":    {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"background":false,"previous_response_id":null,"input":[{"type":"function_call_output","call_id":"c","output":"https://x"}],"tools":[{"type":"function","name":"f"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"g"}]}]}`},
+		"client tool search": {"openai", "POST", "/v1/responses", `{"model":"m","store":false,"input":[{"type":"additional_tools","tools":[{"type":"function","name":"f"}]}],"tools":[{"type":"tool_search","execution":"client"}]}`},
+		"chat":               {"openai", "POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true},"store":false}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProvider(t)

@@ -66,6 +66,31 @@ func openaiRequest(method, path, query string, body []byte, allow []string) Ruli
 			return r
 		}
 	}
+	return inputTools(m["input"], allow)
+}
+
+// inputTools rules on the tools that items of the input declare (additional_tools, tool_search_output): a tool is no less the provider's for standing
+// there.
+func inputTools(raw jsontext.Value, allow []string) Ruling {
+	if raw.Kind() != '[' {
+		return allowed
+	}
+	items, err := elements(raw)
+	if err != nil {
+		return refuse(RefusedBody, "input: not strict JSON", "")
+	}
+	for i, item := range items {
+		if item.Kind() != '{' {
+			continue
+		}
+		m, err := object(item)
+		if err != nil {
+			return refuse(RefusedBody, fmt.Sprintf("input[%d]: not strict JSON", i), "")
+		}
+		if r := openaiTools(m["tools"], fmt.Sprintf("input[%d].tools", i), 0, allow); r.Verdict != Allowed {
+			return r
+		}
+	}
 	return allowed
 }
 
@@ -83,7 +108,9 @@ func openaiTools(raw jsontext.Value, path string, depth int, allow []string) Rul
 			return refuse(RefusedBody, fmt.Sprintf("%s[%d]: not an object", path, i), "")
 		}
 		kind := text(m["type"])
-		if !slices.Contains(clientTools, kind) && !slices.Contains(allow, kind) {
+		// A search among tools that the client does by itself reaches nothing.
+		search := kind == "tool_search" && text(m["execution"]) == "client"
+		if !search && !slices.Contains(clientTools, kind) && !slices.Contains(allow, kind) {
 			return refuse(RefusedServerTool, fmt.Sprintf("%s[%d].type %q", path, i, kind), kind)
 		}
 		if kind == "namespace" {
