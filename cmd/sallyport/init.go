@@ -96,6 +96,9 @@ func (c *initCmd) Run(g *Globals) error {
 
 // makeState makes the state directory and its parents.
 func makeState(state string) error {
+	if info, err := os.Stat(state); err == nil && !info.IsDir() {
+		return errs.Newf(errs.Invalid, "%s is not a directory; move it away, or name another with --state", state)
+	}
 	if err := os.MkdirAll(filepath.Dir(state), 0o755); err != nil {
 		return errs.Wrap(errs.NotAllowed, "the state directory cannot be made; name another with --state", err)
 	}

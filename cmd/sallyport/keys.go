@@ -72,7 +72,11 @@ func openKeys(state, domain string) (*controlKeys, error) {
 func signingKey(dir *statefile.Dir, name string) (intent.SigningKey, error) {
 	b, err := dir.Read(name)
 	if err == nil {
-		return intent.ParseSigningKey(b)
+		k, err := intent.ParseSigningKey(b)
+		if err != nil {
+			return k, errs.Wrap(errs.Invalid, dir.Path(name)+" is not a signing key any more; put a copy of it back. A new one would make every worker enrol again", err)
+		}
+		return k, nil
 	}
 	if !errs.Is(err, errs.NotFound) {
 		return intent.SigningKey{}, err

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -95,7 +97,9 @@ func setup(env *testscript.Env) error {
 		if w.host != nil {
 			w.host.close()
 		}
-		for name, p := range w.processes {
+		names := slices.Sorted(maps.Keys(w.processes))
+		for _, name := range slices.Backward(names) { // control last: others have something to tell it
+			p := w.processes[name]
 			p.end()
 			env.T().Log("what " + name + " printed:\n" + p.all()) // seen when the script failed
 		}
