@@ -116,6 +116,10 @@ func (c *Client) listTools(ctx context.Context, r *route, revision string, s *se
 			if raw[0] != '{' || name == "" {
 				return nil, unusable("the server lists a tool without a name")
 			}
+			if _, echoed := r.credential.scrubJSON(raw); echoed {
+				// A catalog is kept, reviewed and served as it came; what was taken out of it would be another one.
+				return nil, unusable("the server's list of tools holds the credential that it was sent: tell its operator, and replace the credential")
+			}
 			if size += len(raw); size > maxCatalogBytes || len(out.Tools)+len(out.Excluded) >= maxTools {
 				return nil, tooMuch("the list of tools is over %d bytes or %d tools", maxCatalogBytes, maxTools)
 			}

@@ -140,6 +140,40 @@ func TestEchoedCredential(t *testing.T) {
 	}
 }
 
+// A catalog that holds the credential is no catalog: it would be kept and served. Progress passes without it.
+func TestEchoedCredentialBesideAnswers(t *testing.T) {
+	const token = "canary-echo-0123456789"
+	options := mcpserver.Options{Auth: mcpserver.Auth{Kind: mcpserver.Bearer, Secret: token}, Tools: []mcpserver.Tool{{
+		Definition: `{"name":"chatty","description":"Chats.","inputSchema":{"type":"object"}}`, Stream: true,
+		Run: func(c *mcpserver.Call) mcpserver.Answer {
+			c.Progress(1, 2, strings.Repeat("x", progressText-len(token)+1)+token)
+			return mcpserver.Text("done")
+		},
+	}}}
+	for _, protocol := range []string{Modern, v20251125} {
+		s := mcpserver.Start(t, options)
+		c, tg := client(t, s), target(s, protocol)
+		tg.Credential, _ = Bearer(token)
+		var notes []string
+		dispatch(t, c, tg, &Call{ID: "p", Tool: "chatty", Arguments: []byte(`{}`), Progress: true}, Hooks{Progress: func(p Progress) { notes = append(notes, p.Message) }})
+		if len(notes) != 1 || strings.Contains(notes[0], token[:12]) {
+			t.Errorf("%s: progress %q", protocol, notes)
+		}
+		if _, err := c.ListTools(deadline(t), tg); err != nil {
+			t.Fatal(err)
+		}
+		for _, echo := range []string{token, "the key is " + token} {
+			if err := s.Describe("chatty", echo); err != nil {
+				t.Fatal(err)
+			}
+			list, err := c.ListTools(deadline(t), tg)
+			if err == nil || strings.Contains(err.Error(), token) {
+				t.Errorf("%s: %v, %v", protocol, list, err)
+			}
+		}
+	}
+}
+
 // Two names that become one when the credential goes would be a document that two parsers read differently.
 func TestScrubbedAnswerStaysStrict(t *testing.T) {
 	c, _ := Bearer("canary-echo-0123456789")

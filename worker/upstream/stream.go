@@ -24,7 +24,7 @@ func (k *conn) readStream(ctx context.Context, x *exchange, r *reply, body io.Re
 	}()
 	most := x.result + envelope
 	events := eventReader{in: in, most: most, total: 2*most + streamSlack}
-	pace := pacer{forward: x.progress}
+	pace := pacer{forward: x.progress, secret: x.secret}
 	asked := 0
 	for {
 		data, err := events.next()
@@ -79,6 +79,7 @@ const maxQuestions = 32
 // pacer drops progress that comes faster than anybody reads.
 type pacer struct {
 	forward func(Progress)
+	secret  Credential
 	last    time.Time
 }
 
@@ -93,7 +94,7 @@ func (p *pacer) pass(params []byte) {
 		return
 	}
 	p.last = now
-	note := text(params, "message")
+	note := p.secret.scrub(text(params, "message"))
 	if len(note) > progressText {
 		note = string(bytes.ToValidUTF8([]byte(note[:progressText]), nil))
 	}
