@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
@@ -382,4 +384,42 @@ func cmdGet(ts *testscript.TestScript, neg bool, args []string) {
 	b, err := io.ReadAll(r.Body)
 	ts.Check(err)
 	fmt.Fprintf(ts.Stdout(), "%s", b)
+}
+
+// cmdSmallDisk mounts a disk of its own, private to this script: smalldisk DIRECTORY SIZE
+func cmdSmallDisk(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: smalldisk DIRECTORY SIZE")
+	}
+	ts.Check(os.MkdirAll(args[0], 0o700))
+	ts.Check(unix.Mount("tmpfs", args[0], "tmpfs", 0, "mode=0700,size="+args[1]))
+	worldOf(ts).disk = args[0]
+}
+
+// cmdUnmount takes the small disk away, and all that is on it: unmount
+func cmdUnmount(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: unmount")
+	}
+	w := worldOf(ts)
+	ts.Check(unix.Unmount(w.disk, unix.MNT_DETACH))
+	w.disk = ""
+}
+
+// cmdFillDisk writes until nothing more fits: filldisk FILE
+func cmdFillDisk(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: filldisk FILE")
+	}
+	f, err := os.Create(args[0])
+	ts.Check(err)
+	defer f.Close()
+	block := make([]byte, 1<<20)
+	for len(block) > 0 {
+		if _, err := f.Write(block); errors.Is(err, unix.ENOSPC) {
+			block = block[:len(block)/2]
+		} else {
+			ts.Check(err)
+		}
+	}
 }

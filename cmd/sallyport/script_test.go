@@ -54,10 +54,10 @@ func TestScripts(t *testing.T) {
 		Setup:              setup,
 		Condition:          condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "start": cmdStart, "await": cmdAwait, "finish": cmdFinish, "interrupt": cmdInterrupt, "log": cmdLog, "killpart": cmdKillPart, "noprocs": cmdNoProcs,
+			"exits": cmdExits, "eventually": cmdEventually, "start": cmdStart, "await": cmdAwait, "finish": cmdFinish, "interrupt": cmdInterrupt, "log": cmdLog, "killpart": cmdKillPart, "noprocs": cmdNoProcs,
 			"fixture": cmdFixture, "effects": cmdEffects, "hold": cmdHold, "redescribe": cmdRedescribe, "release": cmdRelease,
 			"host": cmdHost, "session": cmdSession, "ended": cmdEnded, "call": cmdCall, "result": cmdResult, "ack": cmdAck, "question": cmdQuestion, "callid": cmdCallID, "state": cmdState,
-			"fill": cmdFill, "jsonget": cmdJSONGet, "scrub": cmdScrub, "short": cmdShort, "modeof": cmdMode, "pidof": cmdPidOf, "policy": cmdPolicy, "moved": cmdMoved, "readtoken": cmdReadToken, "tamper": cmdTamper, "taken": cmdTaken, "free": cmdFree, "get": cmdGet,
+			"fill": cmdFill, "jsonget": cmdJSONGet, "scrub": cmdScrub, "short": cmdShort, "modeof": cmdMode, "pidof": cmdPidOf, "policy": cmdPolicy, "moved": cmdMoved, "readtoken": cmdReadToken, "tamper": cmdTamper, "taken": cmdTaken, "free": cmdFree, "get": cmdGet, "smalldisk": cmdSmallDisk, "unmount": cmdUnmount, "filldisk": cmdFillDisk,
 		},
 	})
 }
@@ -73,6 +73,7 @@ type world struct {
 	processes map[string]*program
 	fixture   *mcpserver.Server
 	holds     map[string]holder
+	disk      string // a mounted one
 	host      *testHost
 	calls     map[string]string // record: session
 }
@@ -105,6 +106,9 @@ func setup(env *testscript.Env) error {
 		}
 		if w.fixture != nil {
 			w.fixture.Close()
+		}
+		if w.disk != "" {
+			unix.Unmount(w.disk, unix.MNT_DETACH)
 		}
 		os.RemoveAll(state)
 	})
@@ -154,6 +158,22 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// cmdEventually runs a command again and again until it succeeds, or with ! fails, for what a part finds out by itself: eventually COMMAND...
+func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 0 {
+		ts.Fatalf("usage: eventually COMMAND...")
+	}
+	for deadline := time.Now().Add(guard); ; <-time.After(50 * time.Millisecond) {
+		err := ts.Exec(args[0], args[1:]...)
+		if (err == nil) != neg {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("it did not change: %v", err)
+		}
 	}
 }
 
