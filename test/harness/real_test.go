@@ -1,5 +1,3 @@
-//go:build acceptance
-
 package harness_test
 
 import (
