@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -60,6 +61,7 @@ func (h *hostService) Link(stream grpc.BidiStreamingServer[sallyportv1.HostFrame
 		s.log.Info("host link ended", "host", l.name)
 	}()
 	h.tellEnded(ctx, l, hello.GetSessions())
+	h.closeGone(ctx, l, hello.GetSessions())
 	go func() {
 		defer cancel()
 		for {
@@ -94,6 +96,37 @@ func (h *hostService) tellEnded(ctx context.Context, l *hostLink, sessions []*sa
 		case err == nil && row.Epoch != at.GetEpoch():
 			l.out.push(256, sessionFrame(at.GetSession(), at.GetEpoch(), "close", "the session was resumed elsewhere"))
 		}
+	}
+}
+
+// openingFor is how long a session may take from its row to its gate, generously: its host knows of it by then.
+const openingFor = 2 * time.Minute
+
+// closeGone closes the sessions of a host that it does not serve any more: they ended while it could not say so. What they asked is voided with them.
+func (h *hostService) closeGone(ctx context.Context, l *hostLink, served []*sallyportv1.SessionAt) {
+	store := h.s.stores.Sessions
+	rows, err := store.Sessions(ctx, session.Filter{Org: control.Org, Host: l.id, States: []control.SessionState{control.SessionOpening, control.SessionOpen}})
+	if err != nil {
+		h.s.log.Warn("a host's sessions cannot be compared with what it serves; the next link does it", "host", l.name, "err", err)
+		return
+	}
+	closed := false
+	for _, row := range rows {
+		if slices.ContainsFunc(served, func(at *sallyportv1.SessionAt) bool { return at.GetSession() == row.ID }) ||
+			row.State == control.SessionOpening && store.Now().Sub(row.CreatedAt) < openingFor {
+			continue
+		}
+		if err := store.CloseSession(ctx, row.ID, row.Epoch, l.id, "its host does not serve it any more"); err != nil {
+			h.s.log.Warn("a session that is gone stays open", "session", row.ID, "err", err)
+			continue
+		}
+		closed = true
+		h.owners.Delete(row.ID)
+		h.s.events.publish(Event{Kind: "session", ID: row.ID, State: "closed", Session: row.ID})
+		h.s.log.Info("session closed: its host does not serve it any more", "session", row.ID, "host", l.name)
+	}
+	if closed {
+		h.s.pipeline.PolicyChanged()
 	}
 }
 

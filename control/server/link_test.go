@@ -10,7 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/control"
 	"sallyport.dev/control/server"
+	"sallyport.dev/control/session"
 	"sallyport.dev/identity"
 	"sallyport.dev/intent"
 )
@@ -229,5 +231,56 @@ func TestHostCannotReachAnothersSession(t *testing.T) {
 	_, err = host.OpenSession(context.Background(), &sallyportv1.OpenSessionRequest{Profile: "dev", OwnerTicket: "nonsense"})
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("nonsense: %v", err)
+	}
+}
+
+// A session that its host does not serve any more is closed when the host comes back: it may have ended while nobody could be told. One whose gate
+// was not opened yet may be on its way.
+func TestGoneSessionsAreClosed(t *testing.T) {
+	r := newRig(t)
+	r.apply("version: 1\nprofiles: {dev: {attended: true}}\n")
+	source, other := r.machine(identity.Host, "", "h"), r.machine(identity.Host, "", "other")
+	open := func(source *identity.Source, confirm bool) *sallyportv1.OpenSessionResponse {
+		t.Helper()
+		ticket, err := r.people.SessionTicket(t.Context(), &sallyportv1.SessionTicketRequest{Profile: "dev", Attended: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := r.hostClient(source).OpenSession(t.Context(), &sallyportv1.OpenSessionRequest{
+			Profile: "dev", OwnerTicket: ticket.GetTicket(), Attended: true, Facts: &sallyportv1.DriverFacts{Driver: "bwrap", Closed: "proven"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if confirm {
+			digest := must(control.ParseDigest(in.GetPolicyDigest()))
+			if err := r.store.ConfirmGate(t.Context(), session.Confirmation{
+				Session: in.GetSession(), Epoch: 1, Host: source.ID().String(), Parent: "p", PolicyDigest: digest,
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return in
+	}
+	served, gone, shut, elsewhere := open(source, true), open(source, true), open(source, false), open(other, true)
+	stream, err := r.hostClient(source).Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&sallyportv1.HostFrames{Frames: []*sallyportv1.HostFrame{{Frame: &sallyportv1.HostFrame_Hello{Hello: &sallyportv1.HostHello{
+		Build: "test", Wire: server.Wire, ProtectedVersion: intent.Protected, Sessions: []*sallyportv1.SessionAt{{Session: served.GetSession(), Epoch: 1}},
+	}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	for in, want := range map[*sallyportv1.OpenSessionResponse]control.SessionState{
+		served: control.SessionOpen, gone: control.SessionClosed, shut: control.SessionOpening, elsewhere: control.SessionOpen,
+	} {
+		row, err := r.store.Session(t.Context(), in.GetSession())
+		if err != nil || row.State != want {
+			t.Errorf("%+v %v, want %s", row, err, want)
+		}
 	}
 }
