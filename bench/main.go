@@ -65,7 +65,7 @@ func (b *bench) note(err error) { b.unclean = errors.Join(b.unclean, err) }
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "less of everything: under a minute, and less sure")
-	only := flags.String("only", "", "measure only the groups whose names match: machine, relay, path, large, sdk, revoke, idle, journal")
+	only := flags.String("only", "", "measure only the groups whose names match: machine, relay, path, sdk, revoke, neighbour, idle, journal")
 	bin := flags.String("bin", "", "folder for the built programs; default: bin/ of the checkout")
 	out := flags.String("out", "", "folder for the numbers; default: bench/out of the checkout")
 	if err := flags.Parse(args); err != nil {
@@ -96,7 +96,14 @@ func run(ctx context.Context, args []string) error {
 		name string
 		run  func(context.Context) error
 	}{
-		{"machine", b.machineRows}, {"relay", b.relayRows}, {"path", b.pathRows}, {"sdk", b.sdkRows}, {"revoke", b.revokeRow}, {"idle", b.idleRows}, {"journal", b.journalRow},
+		{"machine", b.machineRows},
+		{"relay", b.relayRows},
+		{"path", b.pathRows},
+		{"sdk", b.sdkRows},
+		{"revoke", b.revokeRow},
+		{"neighbour", b.neighbourRow},
+		{"idle", b.idleRows},
+		{"journal", b.journalRow},
 	} {
 		if !groups.MatchString(g.name) {
 			continue
