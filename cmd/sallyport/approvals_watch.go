@@ -124,7 +124,7 @@ func (w *watcher) ask(ctx context.Context, shown *sallyportv1.ShowApprovalRespon
 	g.showApproval(shown)
 	fmt.Fprintln(g.out)
 	d := decision{digest: shown.GetApproval().GetDigest()}
-	key, err := readKey(ctx, w.in, settle, func() { fmt.Fprint(g.out, keys) })
+	key, err := readKey(ctx, w.in, settle, func() { fmt.Fprint(g.out, "\r"+keys) })
 	fmt.Fprintln(g.out)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (w *watcher) ask(ctx context.Context, shown *sallyportv1.ShowApprovalRespon
 const ctrlC = 3
 
 // readKey reads one key in raw mode. What was typed before the question stood for a moment is dropped: in the terminal's queue, and what arrives
-// meanwhile. counts is called when a key counts. The end of the input, and of ctx, is a 'q'.
+// meanwhile. counts is called when a key counts, and again after what was no key. The end of the input, and of ctx, is a 'q'.
 func readKey(ctx context.Context, in *os.File, stand time.Duration, counts func()) (byte, error) {
 	fd := int(in.Fd())
 	old, err := term.MakeRaw(fd)
@@ -199,9 +199,11 @@ func readKey(ctx context.Context, in *os.File, stand time.Duration, counts func(
 		if err != nil {
 			return 0, err
 		}
-		// A paste or an escape sequence is no decision.
-		if len(b) == 1 {
+		switch {
+		case len(b) == 1:
 			return b[0], nil
+		case len(b) > 1:
+			counts() // a paste or an escape sequence is no decision
 		}
 	}
 	return 'q', nil

@@ -107,6 +107,33 @@ func cmdHost(ts *testscript.TestScript, neg bool, args []string) {
 	w.host = h
 }
 
+// cmdHello says hello to control as a host of another build, and makes the refusal the last standard error: hello WIRE PROTECTED
+func cmdHello(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: hello WIRE PROTECTED")
+	}
+	wire, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	protected, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	ctx, cancel := within()
+	defer cancel()
+	if err = worldOf(ts).host.hello(ctx, int32(wire), int32(protected)); err != nil {
+		fmt.Fprintln(ts.Stderr(), err)
+	}
+	if (err != nil) != neg {
+		ts.Fatalf("the hello: %v", err)
+	}
+}
+
+// cmdRecord sends bytes as the record of a call, as a guest of another build would: record SESSION BYTES
+func cmdRecord(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: record SESSION BYTES")
+	}
+	worldOf(ts).host.record(args[0], []byte(args[1]))
+}
+
 // cmdSession opens a session of a profile and its gate: session VARIABLE PROFILE [unattended]
 func cmdSession(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 || len(args) > 3 {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"sallyport.dev/api/sallyport/v1"
@@ -140,8 +141,7 @@ func (c *credentialsSetCmd) value(ctx context.Context, g *Globals) ([]byte, erro
 			return nil, errs.Wrap(errs.NotFound, c.File+" cannot be read", err)
 		}
 	case isFile && term.IsTerminal(int(in.Fd())):
-		fmt.Fprintf(g.err, "Value for %s (it is not shown): ", c.Connection)
-		value, err = readHidden(ctx, in)
+		value, err = readHidden(ctx, in, func() { fmt.Fprintf(g.err, "Value for %s (it is not shown): ", c.Connection) })
 		fmt.Fprintln(g.err)
 	default:
 		value, err = io.ReadAll(io.LimitReader(g.in, maxSecret+1))
@@ -159,28 +159,22 @@ func (c *credentialsSetCmd) value(ctx context.Context, g *Globals) ([]byte, erro
 	return value, nil
 }
 
-// readHidden reads a line without showing it. Ctrl-C ends it and leaves the terminal as it was.
-func readHidden(ctx context.Context, in *os.File) ([]byte, error) {
+// readHidden asks for a line and reads it without showing it. What is typed before the question stands is not it. Ctrl-C ends it; the terminal is left as
+// it was.
+func readHidden(ctx context.Context, in *os.File, ask func()) ([]byte, error) {
 	fd := int(in.Fd())
-	before, err := term.GetState(fd)
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return nil, err
 	}
-	type read struct {
-		line []byte
-		err  error
+	hidden := *before
+	hidden.Lflag &^= unix.ECHO
+	if err := unix.IoctlSetTermios(fd, unix.TCSETSF, &hidden); err != nil {
+		return nil, err
 	}
-	done := make(chan read, 1)
-	go func() {
-		line, err := term.ReadPassword(fd)
-		done <- read{line, err}
-	}()
-	select {
-	case got := <-done:
-		return got.line, got.err
-	case <-ctx.Done():
-		return nil, errors.Join(errs.New(errs.Cancelled, "interrupted; nothing was stored"), term.Restore(fd, before))
-	}
+	ask()
+	line, err := readLine(ctx, in)
+	return []byte(line), errors.Join(err, unix.IoctlSetTermios(fd, unix.TCSETS, before))
 }
 
 type credentialsRmCmd struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 // program is a process in the background whose lines a script waits for.
 type program struct {
 	cmd *exec.Cmd
+	tty *terminal // nil without one
 
 	mu      sync.Mutex
 	text    []byte
@@ -47,11 +47,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	cmd := exec.Command(path, args[3:]...) //nolint:noctx // ended with the script
 	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"SALLYPORT_STATE", "PATH", "HOME", "TMPDIR", "GOCOVERDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "SALLYPORT_GUEST_DIR", "GORACE"} {
-		if v := ts.Getenv(name); v != "" {
-			cmd.Env = append(cmd.Env, name+"="+v)
-		}
-	}
+	cmd.Env = environment(ts)
 	p := &program{cmd: cmd, changed: make(chan struct{})}
 	w.processes[args[0]] = p
 	r, pw, err := os.Pipe()
@@ -63,12 +59,26 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	p.await(ts, args[1])
 }
 
+// environment is what a script's programs know of it.
+func environment(ts *testscript.TestScript) []string {
+	var out []string
+	for _, name := range []string{
+		"SALLYPORT_STATE", "PATH", "HOME", "TMPDIR", "GOCOVERDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "SALLYPORT_GUEST_DIR", "GORACE", "NO_COLOR", "TERM",
+	} {
+		if v := ts.Getenv(name); v != "" {
+			out = append(out, name+"="+v)
+		}
+	}
+	return out
+}
+
+// collect keeps what comes, as it comes: a prompt has no line end.
 func (p *program) collect(r io.ReadCloser) {
-	in := bufio.NewReader(r)
+	b := make([]byte, 32<<10)
 	for {
-		line, err := in.ReadBytes('\n')
+		n, err := r.Read(b)
 		p.mu.Lock()
-		p.text = append(p.text, line...)
+		p.text = append(p.text, b[:n]...)
 		p.ended = err != nil
 		close(p.changed)
 		p.changed = make(chan struct{})
@@ -130,6 +140,9 @@ func (p *program) end() {
 	late := time.AfterFunc(guard/2, func() { p.cmd.Process.Kill() })
 	p.cmd.Wait()
 	late.Stop()
+	if p.tty != nil {
+		p.tty.close()
+	}
 	p.drained()
 }
 
@@ -180,6 +193,7 @@ func cmdFinish(ts *testscript.TestScript, neg bool, args []string) {
 	late := time.AfterFunc(guard, func() { p.cmd.Process.Kill() })
 	err := p.cmd.Wait()
 	late.Stop()
+	restored := p.tty == nil || p.tty.close()
 	p.drained()
 	delete(worldOf(ts).processes, args[0])
 	code := strconv.Itoa(p.cmd.ProcessState.ExitCode())
@@ -188,6 +202,9 @@ func cmdFinish(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%v", err)
 	}
 	fmt.Fprint(ts.Stderr(), p.all())
+	if !restored {
+		ts.Fatalf("%s left its terminal in another state", args[0])
+	}
 	if want != "-" && code != want {
 		ts.Fatalf("%s ended with exit code %s, want %s:\n%s", args[0], code, want, p.all())
 	}

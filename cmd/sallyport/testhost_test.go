@@ -232,8 +232,32 @@ func (h *testHost) call(session, tool, arguments string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	h.send(&sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Call{Call: &sallyportv1.HostCall{Session: session, Epoch: s.epoch, Record: record}}})
+	h.record(session, record)
 	return id, nil
+}
+
+// record sends the bytes of a record.
+func (h *testHost) record(session string, record []byte) {
+	h.mu.Lock()
+	epoch := h.sessions[session].epoch
+	h.mu.Unlock()
+	h.send(&sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Call{Call: &sallyportv1.HostCall{Session: session, Epoch: epoch, Record: record}}})
+}
+
+// hello opens another Link of this host with a hello of a build that speaks these versions, and returns how control takes it.
+func (h *testHost) hello(ctx context.Context, wire, protected int32) error {
+	stream, err := sallyportv1.NewHostClient(h.conn).Link(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.CloseSend()
+	if err := stream.Send(&sallyportv1.HostFrames{Frames: []*sallyportv1.HostFrame{{Frame: &sallyportv1.HostFrame_Hello{
+		Hello: &sallyportv1.HostHello{Build: "v0.0.1", Wire: wire, ProtectedVersion: protected},
+	}}}}); err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
 }
 
 // result waits for the result of a record and returns what a model reads of it.
