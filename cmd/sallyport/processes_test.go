@@ -273,22 +273,23 @@ func cmdNoProcs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: noprocs")
 	}
-	mark := []byte("SALLYPORT_STATE=" + worldOf(ts).state + "\x00")
+	state := worldOf(ts).state
+	byEnvironment, byArgument := []byte("SALLYPORT_STATE="+state), []byte("\x00"+state) // a part has one or the other
 	deadline := time.Now().Add(guard)
 	for {
 		left := ""
 		all, err := filepath.Glob("/proc/[0-9]*/environ")
 		ts.Check(err)
 		for _, path := range all {
+			dir := filepath.Dir(path)
 			environ, err := os.ReadFile(path)
-			if err != nil || !bytes.Contains(append(environ, 0), mark) {
+			cmdline, cerr := os.ReadFile(filepath.Join(dir, "cmdline"))
+			if err != nil || cerr != nil || !bytes.Contains(environ, byEnvironment) && !bytes.Contains(cmdline, byArgument) {
 				continue
 			}
-			dir := filepath.Dir(path)
 			if stat, err := os.ReadFile(filepath.Join(dir, "stat")); err != nil || bytes.Contains(stat, []byte(") Z ")) {
 				continue // it ended
 			}
-			cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 			left += filepath.Base(dir) + " " + strings.ReplaceAll(string(cmdline), "\x00", " ") + "\n"
 		}
 		if left == "" {

@@ -5,6 +5,7 @@ package up
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -51,7 +52,14 @@ type Supervisor struct {
 	Started func()
 
 	mu sync.Mutex // of Stderr
+
+	// Of tests; the constants when 0.
+	ready, kill time.Duration
 }
+
+func (s *Supervisor) readyWait() time.Duration { return cmp.Or(s.ready, readyWait) }
+
+func (s *Supervisor) killAfter() time.Duration { return cmp.Or(s.kill, killAfter) }
 
 // Run starts the parts, each after the one before it serves, and keeps them running until ctx ends. Errors: [errs.Unavailable] when a part cannot be
 // started the first time; the part itself has said why, on Stderr.
@@ -144,7 +152,7 @@ func (s *Supervisor) once(ctx context.Context, p Part, served func(error) (goOn 
 	// Its own process group: Ctrl-C in a terminal reaches up alone, which then ends the parts in order. A supervisor that is killed takes them along.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = killAfter
+	cmd.WaitDelay = s.killAfter()
 	ready, say, err := os.Pipe()
 	if err != nil {
 		err = errs.Wrap(errs.Unavailable, p.Name+" cannot be started: no pipe", err)
@@ -184,7 +192,7 @@ func (s *Supervisor) once(ctx context.Context, p Part, served func(error) (goOn 
 // await returns nil once the part said that it is ready, and serves.
 func (s *Supervisor) await(ctx context.Context, p Part, ready io.Reader, exited <-chan struct{}) error {
 	ended := errs.Newf(errs.Unavailable, "%s ended as soon as it was started; the lines above say why", p.Name)
-	limit, cancel := context.WithTimeout(ctx, readyWait)
+	limit, cancel := context.WithTimeout(ctx, s.readyWait())
 	defer cancel()
 	said := make(chan error, 1)
 	go func() {
@@ -209,7 +217,7 @@ func (s *Supervisor) await(ctx context.Context, p Part, ready io.Reader, exited 
 	case <-exited:
 		return ended
 	case <-limit.Done():
-		return errs.Newf(errs.Unavailable, "%s is not ready after %s; the lines above may say why", p.Name, readyWait)
+		return errs.Newf(errs.Unavailable, "%s is not ready after %s; the lines above may say why", p.Name, s.readyWait())
 	}
 	for p.Serves != nil {
 		err := p.Serves(limit)
@@ -220,7 +228,7 @@ func (s *Supervisor) await(ctx context.Context, p Part, ready io.Reader, exited 
 		case <-exited:
 			return ended
 		case <-limit.Done():
-			return errs.Newf(errs.Unavailable, "%s does not serve after %s: %s", p.Name, readyWait, errs.Message(err))
+			return errs.Newf(errs.Unavailable, "%s does not serve after %s: %s", p.Name, s.readyWait(), errs.Message(err))
 		case <-time.After(askAgain):
 		}
 	}
