@@ -74,7 +74,7 @@ type Profile struct {
 	Attached     string   `json:"attached,omitempty" jsonschema:"enum=deny,enum=allow,default=deny" jsonschema_description:"allow: writes also where the sandbox's network is not verified."`
 	OnDisconnect string   `json:"on_disconnect,omitempty" jsonschema:"enum=keep,enum=cancel,default=keep" jsonschema_description:"What happens to a call whose agent is gone before it was sent."`
 	Approvers    []string `json:"approvers,omitempty" jsonschema_description:"owner, person names, or group:NAME. Default [owner]."`
-	Hold         Duration `json:"hold,omitempty" jsonschema_description:"How long a call waits for a person before the model reads that it is pending. Default 45s, at most 10m; 0s answers at once."`
+	Hold         Duration `json:"hold,omitempty" jsonschema_description:"How long a call waits for a person before the model reads that it is pending. Default 45s, at most 9m; 0s answers at once."`
 	Approval     Approval `json:"approval,omitempty"`
 	Grants       []Grant  `json:"grants,omitempty" jsonschema_description:"What the session may use. What is not granted is invisible."`
 	Sandbox      Sandbox  `json:"sandbox,omitempty"`

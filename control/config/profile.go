@@ -16,7 +16,7 @@ import (
 // Bounds of profiles and grants (contracts.md).
 const (
 	defaultHold      = 45 * time.Second
-	maxHold          = 10 * time.Minute
+	maxHold          = 9 * time.Minute // harnesses are told to wait 10 minutes for a tool at most, and need some of it for the answer
 	defaultExpires   = time.Hour
 	maxExpires       = 7 * 24 * time.Hour
 	defaultStanding  = 1000

@@ -51,7 +51,7 @@ func TestLinesAreYAML(t *testing.T) {
 		attended := rapid.Bool().Draw(t, "attended")
 		p := control.Profile{
 			Org: control.Org, Name: "p", Attended: attended, Attached: "deny", OnDisconnect: "cancel", Approvers: rapid.SliceOfN(words, 1, 3).Draw(t, "approvers"),
-			Hold:     time.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(t, "hold")),
+			Hold:     time.Duration(rapid.Int64Range(0, int64(9*time.Minute)).Draw(t, "hold")),
 			Approval: control.Approval{Expires: time.Duration(rapid.Int64Range(int64(time.Second), int64(7*24*time.Hour)).Draw(t, "expires")), Second: rapid.Bool().Draw(t, "second")},
 			Sandbox: control.SandboxPolicy{
 				Driver: "bwrap", Closed: "proven", Workspace: "read-only", Memory: rapid.Int64Range(64<<20, 1<<40).Draw(t, "memory"),
