@@ -49,6 +49,8 @@ const (
 	openTime  = 20 * time.Second // one request to control
 	endTime   = 20 * time.Second // tearing down what a session left
 	stopGrace = 5 * time.Second  // for an agent whose session control ended
+	// farewellTime is for telling control of a session that ended with this daemon: control may end, too.
+	farewellTime = 2 * time.Second
 )
 
 var callSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{

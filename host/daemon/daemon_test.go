@@ -340,6 +340,21 @@ func TestSupervisorGone(t *testing.T) {
 	}
 }
 
+// A supervisor and the daemon that end together leave nothing either: nobody may come back to clean up.
+func TestSupervisorAndDaemonEndTogether(t *testing.T) {
+	h := newHost(t)
+	stop := h.run()
+	cmd := h.supervisor()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	stop()
+	if left := h.sessions(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 // A daemon that restarts serves what its supervisor still holds, and ends what it does not.
 func TestDaemonRestarts(t *testing.T) {
 	h := newHost(t)

@@ -255,8 +255,8 @@ func (d *Daemon) forget(s *session, id string) {
 
 // ended is the last of a session: its supervisor is gone, and the gate has proven that nothing of its sandbox runs, or says that it could not.
 func (d *Daemon) ended(s *session, r gate.Result) {
-	if d.ctx.Err() != nil && r.Lost {
-		return // this daemon ends, not the sandbox: the next one takes it up
+	if d.ctx.Err() != nil && !r.Absent {
+		return // this daemon ends: the next one takes up what could not be proven gone
 	}
 	d.forget(s, s.state.Session)
 	s.mu.Lock()
@@ -289,7 +289,11 @@ func (s *session) remove() error {
 }
 
 func (d *Daemon) closeAtControl(id string, epoch int64, reason string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), openTime)
+	patience := openTime
+	if d.ctx.Err() != nil {
+		patience = farewellTime
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), patience)
 	defer cancel()
 	if _, err := d.control.CloseSession(ctx, &sallyportv1.CloseSessionRequest{Session: id, Epoch: epoch, Reason: reason}); err != nil {
 		d.log.Warn("control was not told that a session ended; it learns it when it asks", "session", id, "err", err)

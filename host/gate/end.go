@@ -48,14 +48,14 @@ func (g *guarded) watch() {
 	close(g.done)
 }
 
-// supervisorGone waits for the end of the very process that was expected; false: ctx ended first.
+// supervisorGone waits for the end of the very process that was expected; false: ctx ended, and it lives.
 func (g *guarded) supervisorGone(ctx context.Context) bool {
 	h, err := proc.Open(g.Supervisor.PID)
 	if err != nil {
 		return true
 	}
 	defer h.Close()
-	return h.ID != g.Supervisor || h.Wait(ctx) == nil
+	return h.ID != g.Supervisor || h.Wait(ctx) == nil || !g.Supervisor.Alive()
 }
 
 // endSoon kills a supervisor that does not end in time; the kernel ends its sandbox then.
