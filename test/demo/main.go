@@ -70,10 +70,10 @@ func prepare(ctx context.Context, bin string, interactive bool) (*show, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	limit := 2 * time.Minute
 	if interactive {
-		cancel()
-		ctx, cancel = context.WithCancel(ctx)
+		limit = time.Hour // a person decides
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	return &show{ctx: ctx, cancel: cancel, bin: bin, dir: dir, interactive: interactive}, nil
 }

@@ -45,11 +45,18 @@ func (d *show) proof() error {
 			return err
 		}
 		fmt.Printf("   %-20s journal: %-10s the server did it %d times\n", e.title, got.State, n)
+		// A person may have decided otherwise; what must always hold is that nothing ran twice, nor what was denied.
+		if d.interactive && n <= 1 && (n == 0 || got.State != "denied") {
+			continue
+		}
 		if got.State != e.state || n != e.effects {
 			return fmt.Errorf("%q must be %s with %d effects", e.title, e.state, e.effects)
 		}
 	}
 	last := list.Calls[0]
+	if last.State != "uncertain" {
+		return nil
+	}
 	fmt.Println("\n   An uncertain call is never sent again by itself. The person looks at the server, and says so:")
 	out, err = d.sallyport("", "calls", "resolve", last.ID, "done", "--note", "found it at the server")
 	if err != nil {

@@ -106,21 +106,21 @@ func (d *show) startSallyport() error {
 	if err := d.up.Start(); err != nil {
 		return err
 	}
-	return d.until("Sallyport to be up", func() (bool, error) {
+	return until(d.ctx, "Sallyport to be up", func() (bool, error) {
 		b, err := os.ReadFile(d.path("log"))
 		return bytes.Contains(b, []byte("Sallyport is up")), err
 	})
 }
 
-func (d *show) until(what string, ok func() (bool, error)) error {
+func until(ctx context.Context, what string, ok func() (bool, error)) error {
 	for {
 		done, err := ok()
 		if done {
 			return nil
 		}
 		select {
-		case <-d.ctx.Done():
-			return fmt.Errorf("waiting for %s: %w", what, errors.Join(d.ctx.Err(), err))
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, errors.Join(context.Cause(ctx), err))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -141,11 +141,19 @@ const policy = `    catalog: {file: catalogs/tracker.json, digest: %q}
 profiles:
   demo:
     attended: true
-    hold: 60s
+    hold: %s
     grants:
       - {tools: [tracker/echo], rule: allow}
       - {tools: [tracker/create_issue], rule: ask}
 `
+
+// hold is how long the agent's call waits for the person: the demo's agent has nothing else to do meanwhile.
+func (d *show) hold() string {
+	if d.interactive {
+		return "9m"
+	}
+	return "60s"
+}
 
 func (d *show) configure() error {
 	yaml := fmt.Sprintf(connection, d.url)
@@ -167,7 +175,7 @@ func (d *show) configure() error {
 	if err := json.Unmarshal([]byte(out), &pulled); err != nil {
 		return err
 	}
-	if err := os.WriteFile(d.path("sallyport.yaml"), []byte(yaml+fmt.Sprintf(policy, pulled.Digest)), 0o600); err != nil {
+	if err := os.WriteFile(d.path("sallyport.yaml"), []byte(yaml+fmt.Sprintf(policy, pulled.Digest, d.hold())), 0o600); err != nil {
 		return err
 	}
 	out, err = d.sallyport("", "apply", "--yes")
@@ -205,20 +213,30 @@ func (d *show) runAgent() error {
 	if err := agent.Start(); err != nil {
 		return err
 	}
-	go func() { people <- d.decide() }()
+	deciding, ended := context.WithCancelCause(d.ctx)
+	defer ended(nil)
+	go func() { people <- d.decide(deciding) }()
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		fmt.Printf("   %s\n", lines.Text())
 	}
-	if err := agent.Wait(); err != nil {
+	err = agent.Wait()
+	ended(errAgentEnded)
+	decided := <-people
+	switch {
+	case err != nil:
 		return fmt.Errorf("sallyport run: %w", err)
+	case d.interactive && errors.Is(decided, errAgentEnded):
+		return nil // the person decided otherwise, and nothing is left to wait for
 	}
-	return <-people
+	return decided
 }
 
+var errAgentEnded = errors.New("the agent ended before that")
+
 // waiting returns the open question whose arguments hold text.
-func (d *show) waiting(text string) (id, digest string, err error) {
-	err = d.until("a question about "+text, func() (bool, error) {
+func (d *show) waiting(ctx context.Context, text string) (id, digest string, err error) {
+	err = until(ctx, "a question about "+text, func() (bool, error) {
 		out, err := d.sallyport("", "--json", "approvals", "list")
 		if err != nil {
 			return false, err
@@ -244,14 +262,14 @@ func (d *show) waiting(text string) (id, digest string, err error) {
 	return id, digest, err
 }
 
-// decide is the person: approve, deny, approve.
-func (d *show) decide() error {
-	id, digest, err := d.waiting("the button is blue")
+// decide is the person: approve, deny, approve. It ends with ctx, which ends with the agent.
+func (d *show) decide(ctx context.Context) error {
+	id, digest, err := d.waiting(ctx, "the button is blue")
 	if err != nil {
 		return err
 	}
 	if d.interactive {
-		fmt.Printf("\n   Your turn. In another terminal: %s --state %s approvals watch\n\n", filepath.Join(d.bin, "sallyport"), d.path("s"))
+		fmt.Printf("\n   Your turn, three times (if you approve the invoice, its answer is lost). In another terminal:\n\n   %s --state %s approvals watch\n\n", filepath.Join(d.bin, "sallyport"), d.path("s"))
 	} else {
 		shown, err := d.sallyport("", "approvals", "show", id)
 		if err != nil {
@@ -263,7 +281,7 @@ func (d *show) decide() error {
 		}
 		fmt.Println("   person: approved")
 	}
-	if id, digest, err = d.waiting("delete everything"); err != nil {
+	if id, digest, err = d.waiting(ctx, "delete everything"); err != nil {
 		return err
 	}
 	if !d.interactive {
@@ -272,7 +290,7 @@ func (d *show) decide() error {
 		}
 		fmt.Println("   person: denied, with the reason")
 	}
-	if id, digest, err = d.waiting("pay the invoice"); err != nil {
+	if id, digest, err = d.waiting(ctx, "pay the invoice"); err != nil {
 		return err
 	}
 	// The server will do it and then hold its answer back; the worker is killed while it waits.
@@ -285,7 +303,7 @@ func (d *show) decide() error {
 		}
 		fmt.Println("   person: approved")
 	}
-	if err := d.until("the server to have done it", func() (bool, error) {
+	if err := until(ctx, "the server to have done it", func() (bool, error) {
 		n, err := d.effects(`{"project":"web","title":"pay the invoice"}`)
 		return n == 1, err
 	}); err != nil {
