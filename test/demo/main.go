@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -47,6 +48,9 @@ func demo(ctx context.Context, bin string, interactive bool) error {
 	} {
 		fmt.Printf("\n== %s\n", step.title)
 		if err := step.run(); err != nil {
+			if ctx.Err() != nil {
+				return errors.New("stopped")
+			}
 			d.showLog()
 			return err
 		}

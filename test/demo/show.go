@@ -69,10 +69,14 @@ func (d *show) sallyport(stdin string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
+// apart keeps a terminal's Ctrl-C from what must outlive the agent: clean ends it, after the agent's sandbox is gone.
+var apart = &syscall.SysProcAttr{Setpgid: true}
+
 func (d *show) startUpstream() error {
 	d.upstream = exec.Command(filepath.Join(d.bin, "fixture-mcp"), "--auth", "bearer") //nolint:noctx // ended in clean
 	d.upstream.Env = append(os.Environ(), "FIXTURE_SECRET="+secret)
 	d.upstream.Stderr = os.Stderr
+	d.upstream.SysProcAttr = apart
 	out, err := d.upstream.StdoutPipe()
 	if err != nil {
 		return err
@@ -103,6 +107,7 @@ func (d *show) startSallyport() error {
 	}
 	d.up = exec.Command(filepath.Join(d.bin, "sallyport"), "--state", d.path("s"), "up") //nolint:noctx // ended in clean
 	d.up.Stdout, d.up.Stderr = log, log
+	d.up.SysProcAttr = apart
 	if err := d.up.Start(); err != nil {
 		return err
 	}
@@ -204,6 +209,8 @@ func (d *show) runAgent() error {
 	}
 	agent := exec.CommandContext(d.ctx, filepath.Join(d.bin, "sallyport"), "--state", d.path("s"), "run", "--profile", "demo", "--workspace", work, "--", filepath.Join(d.bin, "demo-agent"), script)
 	agent.Dir = work
+	agent.Cancel = func() error { return agent.Process.Signal(syscall.SIGTERM) } // it takes its sandbox along
+	agent.WaitDelay = 10 * time.Second
 	out, err := agent.StdoutPipe()
 	if err != nil {
 		return err
