@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/go-json-experiment/json"
@@ -88,10 +90,49 @@ func flagList(b *strings.Builder, n *kong.Node) {
 		}
 		name := "--" + f.Name
 		if !f.IsBool() {
-			name += "=" + f.FormatPlaceHolder()
+			name += "=" + place(f)
 		}
-		fmt.Fprintf(b, "- `%s`: %s\n", name, f.Help)
+		if f.Short != 0 {
+			name = fmt.Sprintf("-%c, %s", f.Short, name)
+		}
+		fmt.Fprintf(b, "- `%s`: %s%s\n", name, f.Help, more(f))
 	}
+}
+
+// place stands for a flag's value.
+func place(f *kong.Flag) string {
+	var words []string
+	for _, w := range f.EnumSlice() {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	switch {
+	case f.PlaceHolder != "":
+		return f.PlaceHolder
+	case len(words) > 0:
+		return strings.Join(words, "|")
+	case f.Target.Type() == reflect.TypeFor[time.Duration]():
+		return "DURATION"
+	case f.Target.CanInt():
+		return "N"
+	}
+	return "TEXT"
+}
+
+// more is what else a reader needs to know of a flag.
+func more(f *kong.Flag) string {
+	out := ""
+	if f.Required {
+		out += " Required."
+	}
+	if f.HasDefault && f.Default != "" && !f.IsBool() && !strings.Contains(f.Help, "Default") {
+		out += " Default " + f.Default + "."
+	}
+	for _, e := range f.Envs {
+		out += " In the environment: " + e + "."
+	}
+	return out
 }
 
 func codePage() string {
