@@ -28,7 +28,9 @@ type matter struct {
 	doubted   string // which twin, in words; "" for none
 	// decided: a person approved it already, so that asking is settled.
 	decided bool
-	usage   grant.Usage
+	// given: the standing or session grant under which it was dispatched before; "" for none. It counts still, whatever else may have come.
+	given string
+	usage grant.Usage
 }
 
 // decision is what the rules say.
@@ -177,6 +179,8 @@ func (r *rules) grants(ctx context.Context, d *decision, m *matter, newest *cont
 	}
 	covered := ""
 	switch {
+	case m.given != "":
+		return r.stillGiven(ctx, d, m, c)
 	case m.decided:
 	case m.doubted != "":
 		d.steps = append(d.steps, "given grants do not count: "+m.doubted)
@@ -216,6 +220,27 @@ func (r *rules) grants(ctx context.Context, d *decision, m *matter, newest *cont
 		return out
 	}
 	return r.person(d, m, newest, covered)
+}
+
+// stillGiven looks whether the grant of the first attempt covers the next. Its counter was taken, so it is not looked at again.
+func (r *rules) stillGiven(ctx context.Context, d *decision, m *matter, c grant.Call) *decision {
+	var own []*control.GivenGrant
+	for _, g := range m.policy.Given {
+		if g.ID == m.given {
+			own = append(own, g)
+		}
+	}
+	e := grant.Evaluator{Cache: &r.conditions}
+	g, f := e.Given(ctx, own, c)
+	d.steps = append(d.steps, f.Steps...)
+	if g == nil {
+		return d.refuse(errs.RuleDenied, or(f.Reason, "the grant that covered it is over"))
+	}
+	if s := revocation.Hit(m.policy.Switches, revocation.Target{Grant: g.ID}, m.now); s != nil {
+		return d.refuse(errs.RuleDenied, "grant "+g.ID+" was withdrawn")
+	}
+	d.ruling, d.grant = RulingGrant, g.ID
+	return r.credentialed(d, m)
 }
 
 // person says that a person must decide, where one can.

@@ -175,6 +175,9 @@ func (d *driver) ruleAgain(ctx context.Context) (*decision, bool) {
 		return nil, d.storeDown(ctx, err)
 	}
 	m.decided = d.row.State != journal.Admitted
+	if d.row.State == journal.Retrying && d.row.Authority.Kind == control.ByGrant {
+		m.given = d.row.Authority.ID
+	}
 	if !m.decided && d.row.Effect == control.Write {
 		if m.suspended, err = d.p.cfg.Store.Suspended(ctx, d.row.Owner, d.row.Connection, d.row.Tool); err != nil {
 			return nil, d.storeDown(ctx, err)

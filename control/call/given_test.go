@@ -11,6 +11,7 @@ import (
 	"sallyport.dev/control/inbox"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent"
 )
 
 func standing(id string, when string, calls int64) control.GivenGrant {
@@ -107,6 +108,47 @@ func TestStandingGrant(t *testing.T) {
 		r.says(r.do("create_issue", `{"project":"web","n":2}`), `{"content":[]}`)
 		r.says(r.do("create_issue", `{"project":"web","n":3}`), "used up", string(errs.RuleDenied))
 	}, unattended, given(standing("nightly", "", 2)))
+	again := func(r *rig) *record {
+		r.apply(func(a *control.Apply) {
+			p := *r.profile
+			p.Grants = p.Grants[:1] // the grant alone names the tool
+			a.Profiles = []control.Profile{p}
+		})
+		r.workers.plan = func(in *intent.Intent) plan {
+			if in.Attempt == 1 {
+				return plan{outcome: unsent(journal.FailReset)}
+			}
+			return plan{outcome: answered(`{"content":[]}`)}
+		}
+		c := r.do("create_issue", issue)
+		r.state(c, journal.Retrying)
+		return c
+	}
+	bubble(t, "unsent after go: again under the same grant, its last call", func(t *testing.T, r *rig) {
+		c := again(r)
+		r.later(100 * time.Millisecond)
+		r.says(c, `{"content":[]}`)
+		r.sends(c, 1)
+		if row := r.row(c); row.Attempt != 2 || row.Authority.Kind != control.ByGrant {
+			t.Fatalf("attempt %d by %v", row.Attempt, row.Authority)
+		}
+	}, unattended, given(standing("nightly", "", 1)))
+	bubble(t, "ended between two attempts", func(t *testing.T, r *rig) {
+		c := again(r)
+		r.no(r.db.EndGrant(t.Context(), "nightly", ada, "over"))
+		r.p.PolicyChanged()
+		r.later(100 * time.Millisecond)
+		r.says(c, "it is over")
+		r.sends(c, 0)
+	}, unattended, given(standing("nightly", "", 50)))
+	bubble(t, "withdrawn between two attempts", func(t *testing.T, r *rig) {
+		c := again(r)
+		r.no(r.db.Throw(t.Context(), &control.Switch{Org: control.Org, ID: control.NewID(), Kind: control.SwitchGrant, Name: "nightly", By: ada}))
+		r.p.PolicyChanged()
+		r.later(100 * time.Millisecond)
+		r.says(c, "grant nightly was withdrawn")
+		r.sends(c, 0)
+	}, unattended, given(standing("nightly", "", 50)))
 	bubble(t, "ended between prepare and barrier", func(t *testing.T, r *rig) {
 		r.workers.cutReady = true
 		c := r.do("create_issue", issue)
