@@ -22,10 +22,10 @@ var completionScripts = map[string]string{
 complete -o default -F _sallyport sallyport
 `,
 	"zsh": `#compdef sallyport
-_sallyport() { local -a w; w=(${(f)"$(sallyport completion zsh -- ${words[2,CURRENT]} 2>/dev/null)"}); compadd -a w; }
+_sallyport() { local -a w; w=(${(f)"$(sallyport completion zsh -- "${(@)words[2,CURRENT]}" 2>/dev/null)"}); compadd -a w; }
 compdef _sallyport sallyport
 `,
-	"fish": `complete -c sallyport -f -a '(sallyport completion fish -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+	"fish": `complete -c sallyport -f -a '(sallyport completion fish -- (commandline -opc)[2..] "$(commandline -ct)" 2>/dev/null)'
 `,
 }
 
