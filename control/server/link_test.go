@@ -143,6 +143,50 @@ func TestSecondLinkEndsTheFirst(t *testing.T) {
 	}
 }
 
+// Two processes of one identity: the run that was replaced does not come back, and that another one came up proves its death no more. A run's name
+// is no other worker's either.
+func TestCopiedWorker(t *testing.T) {
+	r := newRig(t)
+	source, other := r.machine(identity.Worker, "default", "w"), r.machine(identity.Worker, "default", "x")
+	link := func(source *identity.Source, run string) error {
+		stream, err := r.workerClient(source).Link(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := hello("default")
+		h.Run = run
+		if err := stream.Send(helloFrames(h)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv()
+		return err
+	}
+	id := source.ID().String()
+	for _, run := range []string{"one", "one", "two", "two"} {
+		if err := link(source, run); err != nil {
+			t.Fatal(run, err)
+		}
+	}
+	if !r.server.Workers().Dead(id, "one") {
+		t.Error("a run that another one replaced counts as alive")
+	}
+	if err := link(other, "two"); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("another worker under the name of this run: %v", err)
+	}
+	if !r.server.Workers().Dead(id, "one") {
+		t.Error("what another worker says changes it")
+	}
+	if err := link(source, "one"); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a run that was replaced came back: %v", err)
+	}
+	if r.server.Workers().Dead(id, "one") {
+		t.Error("the run that came back counts as dead")
+	}
+	if err := link(source, "two"); err != nil {
+		t.Errorf("the newer run: %v", err)
+	}
+}
+
 // What breaks the contract ends the link, with a word; nothing else of control is touched.
 func TestWorkerFramesAreStrict(t *testing.T) {
 	r := newRig(t)

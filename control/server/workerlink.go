@@ -122,7 +122,10 @@ func (w *workerService) Link(stream grpc.BidiStreamingServer[sallyportv1.WorkerF
 		&sallyportv1.Job{Job: &sallyportv1.Job_Keys{Keys: s.nodeKeys()}},
 		&sallyportv1.Job{Job: &sallyportv1.Job_HighWater{HighWater: s.highWater()}},
 	)
-	s.workers.up(l)
+	if err := s.workers.up(l); err != nil {
+		s.log.Error("worker refused", "worker", l.name, "run", l.run, "err", err)
+		return status.Error(codes.FailedPrecondition, errs.Message(err))
+	}
 	s.stores.Machines.Seen(l.worker, machine.Sight{Run: l.run, Build: hello.GetBuild(), Confinement: hello.GetConfinement(), PoolKey: hello.GetPoolKey()})
 	s.log.Info("worker linked", "worker", l.name, "pool", l.pool, "run", l.run, "confinement", hello.GetConfinement(), "build", hello.GetBuild())
 	s.events.publish(Event{Kind: "machine", ID: l.worker, State: "up"})

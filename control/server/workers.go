@@ -19,10 +19,12 @@ type workers struct {
 	mu   sync.RWMutex
 	runs map[string]*workerLink // by run
 	last map[string]string      // worker's SPIFFE id: the run that came up last
+	seen map[string]string      // run: its worker
+	two  map[string]bool        // workers of which a second process was found
 }
 
 func newWorkers(key intent.SigningKey) *workers {
-	return &workers{key: key, runs: map[string]*workerLink{}, last: map[string]string{}}
+	return &workers{key: key, runs: map[string]*workerLink{}, last: map[string]string{}, seen: map[string]string{}, two: map[string]bool{}}
 }
 
 // times of an intent; zero for what did not happen on this Link.
@@ -89,9 +91,16 @@ func (l *workerLink) load() int {
 	return len(l.open)
 }
 
-// up registers a Link; a former Link of the same worker ends.
-func (w *workers) up(l *workerLink) {
+// up registers a Link; a former Link of the same worker ends. A run that another one of the same worker replaced does not come back: where it does,
+// two processes have one identity, and that one of them came up proves nothing about the other any more. Errors: [errs.Conflict].
+func (w *workers) up(l *workerLink) error {
 	w.mu.Lock()
+	if of, known := w.seen[l.run]; known && (of != l.worker || w.last[l.worker] != l.run) {
+		w.two[l.worker] = w.two[l.worker] || of == l.worker
+		w.mu.Unlock()
+		return errs.New(errs.Conflict, "another process has this worker's identity: its state directory was copied; remove the worker, then enrol each machine under a name of its own")
+	}
+	w.seen[l.run] = l.worker
 	var former []*workerLink
 	for _, o := range w.runs {
 		if o.worker == l.worker {
@@ -104,6 +113,7 @@ func (w *workers) up(l *workerLink) {
 	for _, o := range former {
 		o.stop()
 	}
+	return nil
 }
 
 // down forgets a Link. It reports whether it was still the run's current one.
@@ -227,12 +237,12 @@ func (w *workers) Acknowledge(run, id string) {
 func (w *workers) Live(run string) bool { return w.link(run) != nil }
 
 // Dead implements [call.Workers]. A worker's state directory admits one process, so another run of the same identity proves that the former one
-// is gone.
+// is gone, unless a copy of the directory was found out.
 func (w *workers) Dead(worker, run string) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	last, known := w.last[worker]
-	return known && last != run
+	return known && last != run && !w.two[worker]
 }
 
 // Sign implements [call.Signer]: a MAC under the Link's own key for a read's call, the node's signature for everything else.
