@@ -19,7 +19,7 @@ const starter = `# What agents may do. Check it with: sallyport diff    Apply it
 version: 1
 
 # Remote MCP servers. Their secrets never stand here: sallyport credentials set NAME
-connections: {}
+#connections:
 #  tracker:
 #    url: https://mcp.tracker.example.org/mcp
 #    auth: {type: bearer}
@@ -36,7 +36,7 @@ profiles:
     attended: true
     sandbox: {driver: bwrap}
     model: {provider: anthropic, source: main}   # main is a name in the host's host.yaml
-    grants: []
+#    grants:
 #      - {tools: [tracker/list_issues],  rule: allow}
 #      - {tools: [tracker/create_issue], rule: ask}
 `
