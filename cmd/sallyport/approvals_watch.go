@@ -123,6 +123,7 @@ func (w *watcher) ask(ctx context.Context, shown *sallyportv1.ShowApprovalRespon
 	fmt.Fprintln(g.out)
 	g.showApproval(shown)
 	fmt.Fprintln(g.out)
+	fmt.Fprintln(g.out, decidesOn(shown))
 	d := decision{digest: shown.GetApproval().GetDigest()}
 	key, err := readKey(ctx, w.in, settle, func() { fmt.Fprint(g.out, "\r"+keys) })
 	fmt.Fprintln(g.out)
@@ -155,6 +156,13 @@ func (w *watcher) ask(ctx context.Context, shown *sallyportv1.ShowApprovalRespon
 		g.note("Not decided: %s", oneLine(deciding(err)))
 	}
 	return nil
+}
+
+// decidesOn says once more, last, what a key decides on: arguments that are long fill a screen, and could show another question there.
+func decidesOn(shown *sallyportv1.ShowApprovalResponse) string {
+	a := shown.GetApproval()
+	return fmt.Sprintf("This decides on %s/%s (%s), %d bytes of arguments, digest %.12s.",
+		oneLine(a.GetConnection()), oneLine(a.GetTool()), oneLine(a.GetEffect()), len(shown.GetArguments()), a.GetDigest())
 }
 
 const ctrlC = 3

@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/creack/pty"
+
+	"sallyport.dev/api/sallyport/v1"
 )
 
 // screenOf is a terminal: what is written to the first is typed, the second is what a command reads.
@@ -130,4 +133,15 @@ func TestKeysThatEnd(t *testing.T) {
 			t.Errorf("%q, %v", key, err)
 		}
 	})
+}
+
+// The last thing above the keys is what they decide on, whatever the arguments show above it.
+func TestDecidesOn(t *testing.T) {
+	got := decidesOn(&sallyportv1.ShowApprovalResponse{
+		Approval:  &sallyportv1.ApprovalRow{Connection: "tracker", Tool: "create\x1b[2J", Effect: "write", Digest: strings.Repeat("a", 64)},
+		Arguments: make([]byte, 300000),
+	})
+	if want := "This decides on tracker/create\\u{001b}[2J (write), 300000 bytes of arguments, digest aaaaaaaaaaaa."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }

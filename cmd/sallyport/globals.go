@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf16"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
@@ -154,7 +155,27 @@ func (g *Globals) printJSONLine(m proto.Message) {
 	if err != nil {
 		return // bad UTF-8, which control never sends
 	}
-	fmt.Fprintln(g.out, line.String())
+	fmt.Fprintln(g.out, armoured(line.String()))
+}
+
+// armoured writes the characters of JSON that a terminal could obey, or a person could not see, as JSON's own escapes: the values stay the same.
+func armoured(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r > '~' && hidden(r) }) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r <= '~' || !hidden(r):
+			b.WriteRune(r)
+		case r > 0xFFFF:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, "\\u%04x\\u%04x", high, low)
+		default:
+			fmt.Fprintf(&b, "\\u%04x", r)
+		}
+	}
+	return b.String()
 }
 
 func printJSON(w io.Writer, v any) {
@@ -166,12 +187,15 @@ func printJSON(w io.Writer, v any) {
 		// protojson's white space is random on purpose; scripts and diffs want it stable.
 		v = json.RawMessage(raw)
 	}
-	out := json.NewEncoder(w)
+	var text strings.Builder
+	out := json.NewEncoder(&text)
 	out.SetEscapeHTML(false) // what a program reads needs no armour for web pages
 	out.SetIndent("", "  ")
 	if err := out.Encode(v); err != nil {
 		fmt.Fprintln(w, "null")
+		return
 	}
+	fmt.Fprint(w, armoured(text.String()))
 }
 
 // note prints a line for people, on standard error, unless --quiet or --json.

@@ -150,6 +150,28 @@ func TestPrintJSON(t *testing.T) {
 	}
 }
 
+// What a terminal could obey stands in JSON as escapes, and means the same.
+func TestJSONIsSafeForATerminal(t *testing.T) {
+	const foreign = "\x1b]0;x\a\u009b31m \u202eabc\u2066 \u2028 \u00ad \x7f \U000e0041 \r\n\t é 世 🙂 <&>"
+	var out bytes.Buffer
+	g := &Globals{out: &out}
+	for name, print := range map[string]func(){
+		"value": func() { g.printJSON(map[string]string{"reason": foreign}) },
+		"rows":  func() { g.printJSON(&sallyportv1.CallRow{Reason: foreign}) },
+		"line":  func() { g.printJSONLine(&sallyportv1.CallRow{Reason: foreign}) },
+	} {
+		out.Reset()
+		print()
+		if i := strings.IndexFunc(out.String(), hidden); i >= 0 {
+			t.Errorf("%s: %q at %d", name, out.String(), i)
+		}
+		var got struct{ Reason string }
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Reason != foreign {
+			t.Errorf("%s: %q, %v", name, got.Reason, err)
+		}
+	}
+}
+
 func TestNotes(t *testing.T) {
 	for _, c := range []struct {
 		quiet, json bool
