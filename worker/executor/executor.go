@@ -363,14 +363,20 @@ func (x *Executor) signal() {
 	}
 }
 
+// farewell is how long a run that closed intents by itself stays to say so: a Go for one of them may be on its way, and without an answer to it
+// nobody could know any more that nothing was sent.
+const farewell = time.Second
+
 // Drain takes no new intents and waits until everything that runs has an outcome that control acknowledged, or ctx ends. What was not released is
-// closed at once. It reports how many intents are left.
+// closed at once, and control is given a moment to hear of it. It reports how many intents are left.
 func (x *Executor) Drain(ctx context.Context) int {
 	x.mu.Lock()
 	x.draining = true
+	closed := false
 	for _, e := range x.entries {
 		if e.state == preparing || e.state == ready {
 			x.step(e, onClose)
+			closed = true
 		}
 	}
 	x.signal()
@@ -378,6 +384,14 @@ func (x *Executor) Drain(ctx context.Context) int {
 	select {
 	case <-x.idle:
 	case <-ctx.Done():
+	}
+	if closed {
+		stay := time.NewTimer(farewell)
+		defer stay.Stop()
+		select {
+		case <-stay.C:
+		case <-ctx.Done():
+		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -244,4 +244,25 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d intents left", n)
 		}
 	})
+	// A Go that crosses the end of the worker is answered: not started.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 8)
+		prepared := r.intent(intent.Write)
+		r.x.Intent(r.link, r.job(prepared, false))
+		expect(t, r.link, "ready")
+		left := make(chan int, 1)
+		go func() { left <- r.x.Drain(t.Context()) }()
+		expect(t, r.link, "attested not_started")
+		synctest.Wait()
+		select {
+		case <-left:
+			t.Fatal("the run ended at once")
+		default:
+		}
+		r.x.Go(r.link, prepared.ID)
+		expect(t, r.link, "attested not_started")
+		if n := <-left; n != 0 {
+			t.Errorf("%d intents left", n)
+		}
+	})
 }
