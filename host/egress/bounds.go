@@ -17,8 +17,10 @@ import (
 // What a guest asks costs the host, and the host serves all sessions: bodies take memory, rulings the processor, refusals lines of the record.
 const (
 	bodyBytes     = 2 * MaxBody // of the bodies that one session has under way
+	requestsBurst = 200
+	requestsEvery = 20 * time.Millisecond // beyond the burst, a request is taken so often: the key is the host's
 	refusalsBurst = 100
-	refusalsEvery = 100 * time.Millisecond // beyond the burst, a refusal is answered so often
+	refusalsEvery = 100 * time.Millisecond // the same for answering a refusal
 	maxText       = 200                    // bytes of each text in a decision
 )
 
@@ -80,21 +82,24 @@ func (g *Gateway) rule(ctx context.Context, prefix, method, path, query string, 
 	}
 }
 
-// pace makes refusals wait where a guest asks for one after the other. Its zero value is ready.
+// pace makes a guest wait that asks for one thing after the other: a burst is free, then each has its turn.
 type pace struct {
+	burst int
+	every time.Duration
+
 	mu   sync.Mutex
 	next time.Time // when a full burst is there again
 }
 
-// turn is how long the refusal that is due at now has to wait.
+// turn is how long what is due at now has to wait.
 func (p *pace) turn(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.next.Before(now) {
 		p.next = now
 	}
-	p.next = p.next.Add(refusalsEvery)
-	return max(0, p.next.Sub(now)-refusalsBurst*refusalsEvery)
+	p.next = p.next.Add(p.every)
+	return max(0, p.next.Sub(now)-time.Duration(p.burst)*p.every)
 }
 
 // wait waits for the turn, or for ctx.

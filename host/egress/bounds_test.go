@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 )
@@ -122,23 +123,49 @@ func TestBodiesShareRoom(t *testing.T) {
 	}
 }
 
-// A guest that asks for the same refusal again and again gets a burst of them, then one by one.
+// A guest that asks again and again gets a burst, then one by one.
 func TestPace(t *testing.T) {
-	var p pace
+	const burst, every = 100, 10 * time.Millisecond
+	p := pace{burst: burst, every: every}
 	now := time.Unix(1000, 0)
-	for i := range refusalsBurst {
+	for i := range burst {
 		if d := p.turn(now); d != 0 {
-			t.Fatalf("refusal %d waits %s", i, d)
+			t.Fatalf("%d of the burst waits %s", i, d)
 		}
 	}
 	for i := 1; i <= 3; i++ {
-		if d := p.turn(now); d != time.Duration(i)*refusalsEvery {
+		if d := p.turn(now); d != time.Duration(i)*every {
 			t.Fatalf("beyond the burst: %s", d)
 		}
 	}
-	if d := p.turn(now.Add(refusalsBurst * refusalsEvery)); d != 0 {
+	if d := p.turn(now.Add(burst * every)); d != 0 {
 		t.Fatalf("after a while: %s", d)
 	}
+}
+
+// A session's requests and its refusals have their paces.
+func TestPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines int
+		g, err := New(Policy{Session: "s"}, Source{}, nil, func(Decision) { lines++ }, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		const n = refusalsBurst + 50
+		for range n {
+			g.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/nothing", nil))
+		}
+		if took := time.Since(began); took < 50*refusalsEvery || lines != n {
+			t.Errorf("%d refusals in %s", lines, took)
+		}
+		for range requestsBurst {
+			g.arriving.turn(time.Now())
+		}
+		if d := g.arriving.turn(time.Now()); d <= 0 {
+			t.Error("requests are not paced")
+		}
+	})
 }
 
 // An address does not hide behind another member, wherever each stands.

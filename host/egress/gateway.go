@@ -55,7 +55,8 @@ type Gateway struct {
 	log    *slog.Logger
 
 	bodies   *semaphore.Weighted // bytes of bodies under way
-	refusals pace
+	arriving *pace
+	refusals *pace
 	off      atomic.Bool
 	requests atomic.Int64
 	bytes    atomic.Int64
@@ -96,7 +97,10 @@ func (s Source) target() (*url.URL, error) {
 
 // New makes a session's gateway. source is unused when the policy has no model. record gets every decision and must not block.
 func New(p Policy, source Source, transport http.RoundTripper, record func(Decision), log *slog.Logger) (*Gateway, error) {
-	g := &Gateway{policy: p, source: source, keys: &keys{source: source}, record: record, log: log, bodies: newBodies()}
+	g := &Gateway{
+		policy: p, source: source, keys: &keys{source: source}, record: record, log: log, bodies: newBodies(),
+		arriving: &pace{burst: requestsBurst, every: requestsEvery}, refusals: &pace{burst: refusalsBurst, every: refusalsEvery},
+	}
 	if p.Provider == "none" || p.Provider == "" {
 		return g, nil
 	}
@@ -160,6 +164,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.record(d)
 		answer(w, g.policy.Provider, status, message)
 	}
+	g.arriving.wait(r.Context())
 	prefix, path, ok := splitPath(r)
 	switch {
 	case !ok:
