@@ -40,6 +40,14 @@ func (d *driver) admit(ctx context.Context, sub Submission, rec *relay.Call, w *
 		d.turnAway(w, rec.Tool, errs.NotAllowed, "the session belongs to another host")
 		return false
 	}
+	if len(sub.Record) > largeRecord {
+		select {
+		case s.large <- struct{}{}:
+			defer func() { <-s.large }()
+		case <-ctx.Done():
+			return false
+		}
+	}
 	if rec.Tool == AwaitTool {
 		return d.awaitCall(ctx, rec, w)
 	}

@@ -390,3 +390,24 @@ func TestLongAnswer(t *testing.T) {
 		}
 	})
 }
+
+// Large records of one session are taken up one by one, so that judging them costs other sessions a share; small ones, and other sessions, pass.
+func TestLargeRecordsInTurn(t *testing.T) {
+	large := func(n string) string { return `{"project":"web","x":"` + n + strings.Repeat("x", 100<<10) + `"}` }
+	bubble(t, "one by one", func(t *testing.T, r *rig) {
+		r.fault("Admit", 1, false)
+		first, second := r.do("get_issue", large("1")), r.do("get_issue", large("2"))
+		small, other := r.do("get_issue", `{"project":"web"}`), r.open(true)
+		third := r.do("get_issue", large("3"), func(c *record) { c.session = other })
+		r.says(small, `"ok"`)
+		r.says(third, `"ok"`)
+		for _, c := range []*record{first, second} {
+			if got := r.result(c); got != "" {
+				t.Errorf("taken up before its turn: %s", got)
+			}
+		}
+		r.later(time.Second)
+		r.says(first, `"ok"`)
+		r.says(second, `"ok"`)
+	})
+}

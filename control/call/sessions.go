@@ -28,7 +28,11 @@ type sessionState struct {
 	harness  map[string]string   // the harness's id: the newest call that bore it
 	out      map[string]outgoing // by the record's call id: what was handed over and not acknowledged
 	upstream map[string][]byte   // sealed upstream sessions, by connection
+	large    chan struct{}       // one large record at a time is taken up
 }
+
+// largeRecord is from which size on, in bytes, the records of a session are taken up one by one: judging them costs the processor of all sessions.
+const largeRecord = 64 << 10
 
 // maxOpen bounds what is kept of a session: what is beyond is refused as busy, and costs nothing here.
 const maxOpen = relay.MaxUnacknowledged + relay.MaxInFlight
@@ -71,7 +75,7 @@ func (p *Pipeline) session(ctx context.Context, id string, epoch int64) (*sessio
 	if err != nil {
 		return nil, err
 	}
-	s = &sessionState{open: map[string]*openCall{}, harness: map[string]string{}, out: map[string]outgoing{}, upstream: map[string][]byte{}}
+	s = &sessionState{open: map[string]*openCall{}, harness: map[string]string{}, out: map[string]outgoing{}, upstream: map[string][]byte{}, large: make(chan struct{}, 1)}
 	s.set(row)
 	s.used = time.Now()
 	for _, c := range open {

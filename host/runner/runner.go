@@ -39,7 +39,7 @@ type Config struct {
 
 // Bounds of what a runner holds.
 const (
-	sessionHeld   = 8 << 20   // bytes of records of one session that control has not journaled
+	sessionHeld   = 2 << 20   // bytes of records of one session that control has not journaled
 	totalHeld     = 256 << 20 // the same of all sessions
 	maxOther      = 1024      // frames that are not of calls and wait to be sent
 	maxOtherBytes = 64 << 10  // of one of them
