@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"strings"
@@ -184,6 +185,37 @@ func TestCopiedWorker(t *testing.T) {
 	}
 	if err := link(source, "two"); err != nil {
 		t.Errorf("the newer run: %v", err)
+	}
+}
+
+// Workers of one pool have one key: another one comes up when none of them is there.
+func TestPoolHasOneKey(t *testing.T) {
+	r := newRig(t)
+	link := func(source *identity.Source, run string, key byte) (sallyportv1.Worker_LinkClient, error) {
+		stream, err := r.workerClient(source).Link(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := hello("default")
+		h.Run, h.PoolKey = run, bytes.Repeat([]byte{key}, 32)
+		if err := stream.Send(helloFrames(h)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv()
+		return stream, err
+	}
+	one, two := r.machine(identity.Worker, "default", "one"), r.machine(identity.Worker, "default", "two")
+	if _, err := link(one, "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := link(two, "b", 2); status.Code(err) != codes.FailedPrecondition || !strings.Contains(status.Convert(err).Message(), "pool.key") {
+		t.Errorf("another key beside it: %v", err)
+	}
+	if _, err := link(two, "c", 1); err != nil {
+		t.Errorf("the same key: %v", err)
+	}
+	if _, err := link(one, "d", 2); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("another key of one that was there: %v", err)
 	}
 }
 

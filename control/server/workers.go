@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"slices"
 	"sync"
@@ -92,13 +93,20 @@ func (l *workerLink) load() int {
 }
 
 // up registers a Link; a former Link of the same worker ends. A run that another one of the same worker replaced does not come back: where it does,
-// two processes have one identity, and that one of them came up proves nothing about the other any more. Errors: [errs.Conflict].
+// two processes have one identity, and that one of them came up proves nothing about the other any more. Nor does a worker come up beside others of its
+// pool that have another key: it could open nothing, and what is sealed to its key the others could not. Errors: [errs.Conflict].
 func (w *workers) up(l *workerLink) error {
 	w.mu.Lock()
 	if of, known := w.seen[l.run]; known && (of != l.worker || w.last[l.worker] != l.run) {
 		w.two[l.worker] = w.two[l.worker] || of == l.worker
 		w.mu.Unlock()
 		return errs.New(errs.Conflict, "another process has this worker's identity: its state directory was copied; remove the worker, then enrol each machine under a name of its own")
+	}
+	for _, o := range w.runs {
+		if o.pool == l.pool && o.worker != l.worker && !bytes.Equal(o.hello.GetPoolKey(), l.hello.GetPoolKey()) {
+			w.mu.Unlock()
+			return errs.Newf(errs.Conflict, "worker %s of pool %s has another pool key; copy its worker/pool.key to this worker, then start it again", o.name, l.pool)
+		}
 	}
 	w.seen[l.run] = l.worker
 	var former []*workerLink
