@@ -33,6 +33,7 @@ type testHost struct {
 	linked chan struct{} // closed when control welcomed the host
 
 	mu       sync.Mutex
+	up       bool          // the Link stands
 	changed  chan struct{} // closed, and replaced, by everything that control says
 	out      []*sallyportv1.HostFrame
 	more     chan struct{}
@@ -118,10 +119,17 @@ func (h *testHost) Up(*sallyportv1.Welcome) {
 	default:
 		close(h.linked)
 	}
+	h.up = true
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 // Down implements link.Peer.
-func (h *testHost) Down(error) {}
+func (h *testHost) Down(error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.up = false
+}
 
 // Next implements link.Peer.
 func (h *testHost) Next(ctx context.Context) ([]*sallyportv1.HostFrame, error) {
@@ -191,8 +199,12 @@ func (h *testHost) wait(ctx context.Context, what string, is func() bool) error 
 	}
 }
 
-// open opens a session with an owner's ticket, and its gate.
+// open opens a session with an owner's ticket, and its gate. Where control was started again, it waits for the Link: a session that is opened before
+// the Link's hello would be one that the hello does not know.
 func (h *testHost) open(ctx context.Context, profile, ticket string, attended bool) (string, error) {
+	if err := h.wait(ctx, "the link", func() bool { return h.up }); err != nil {
+		return "", err
+	}
 	r, err := sallyportv1.NewHostClient(h.conn).OpenSession(ctx, &sallyportv1.OpenSessionRequest{
 		Profile: profile, OwnerTicket: ticket, Attended: attended, Harness: "claude",
 		Facts: &sallyportv1.DriverFacts{Driver: "bwrap", Closed: "proven", Build: buildName(), Bounds: "cgroup"},
