@@ -163,6 +163,7 @@ func (r *rig) crash(power bool) {
 	r.workers.cut()
 	r.start()
 	r.workers.join()
+	synctest.Wait() // the loss of the old Link is told before anything new is asked
 }
 
 // end stops everything and checks that nobody broke a rule.
