@@ -42,7 +42,19 @@ demo: ## the main job, on your machine, in under a minute after the build
 bench: build ## the rows of docs/evidence.md
 	$(GO) run ./bench
 
-acceptance chaos hostile conformance mutants:
+acceptance: ## every case with every real agent
+	@echo "make $@: not built"
+
+chaos: ## every part stopped dead at every step: never twice
+	@echo "make $@: not built"
+
+hostile: ## hostile guests and servers
+	@echo "make $@: not built"
+
+conformance: ## the official MCP suite
+	@echo "make $@: not built"
+
+mutants: ## a patch that breaks each invariant, and the test that turns red
 	@echo "make $@: not built"
 
 clean:
