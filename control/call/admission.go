@@ -121,7 +121,7 @@ func (d *driver) readJob(row *control.Call, dec *decision, now time.Time) (Job, 
 	if dec.grant != "" {
 		by = control.Authority{Kind: control.ByGrant, ID: dec.grant}
 	}
-	run, err := d.p.cfg.Workers.Pick(dec.connection.Pool)
+	run, err := d.p.cfg.Workers.Pick(dec.connection.Pool, dec.withdrawn(now))
 	if err != nil {
 		return Job{}, run, err
 	}

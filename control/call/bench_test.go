@@ -24,7 +24,7 @@ type quick struct {
 	run    call.Run
 }
 
-func (q *quick) Pick(string) (call.Run, error) { return q.run, nil }
+func (q *quick) Pick(string, func(string) bool) (call.Run, error) { return q.run, nil }
 func (q *quick) Sign(_ string, in *intent.Intent) ([]byte, []byte, string, error) {
 	b, err := intent.Encode(*in)
 	return b, nil, "link", err

@@ -17,7 +17,6 @@ import (
 type matter struct {
 	session *control.Session
 	bound   *control.BoundTool // nil: the session has no such tool
-	worker  string             // SPIFFE id, where one is picked already
 	args    []byte
 	policy  *control.Policy
 	now     time.Time
@@ -49,6 +48,16 @@ type decision struct {
 	suspending bool
 	takes      []Take
 	steps      []string
+	// policy is what all of this rests on. A barrier names its generation: were it to name the newest, it would let pass what a switch thrown
+	// since then withdraws (I9).
+	policy *control.Policy
+}
+
+// withdrawn reports whether a switch hits a worker. Workers are picked by load, after the rules have spoken, so this is asked when one is picked.
+func (d *decision) withdrawn(now time.Time) func(worker string) bool {
+	return func(worker string) bool {
+		return revocation.Hit(d.policy.Switches, revocation.Target{Worker: worker}, now) != nil
+	}
 }
 
 func (d *decision) refuse(code errs.Code, reason string) *decision {
@@ -69,8 +78,8 @@ type rules struct {
 // Order: quarantine; is there such a tool; connection, switches; the reviewed catalogs; the arguments; where the sandbox may write; the rules (deny;
 // a given grant; ask; allow); the credential.
 func (r *rules) decide(ctx context.Context, m *matter) *decision {
-	d := &decision{effect: control.Write}
 	p := m.policy
+	d := &decision{effect: control.Write, policy: p}
 	if p.Quarantine != "" {
 		return d.refuse(errs.Quarantined, "its store is being checked by an administrator")
 	}
@@ -122,7 +131,7 @@ func (r *rules) target(d *decision, m *matter) *decision {
 		}
 	}
 	if s := revocation.Hit(m.policy.Switches, revocation.Target{
-		Session: m.session.ID, Host: m.session.Host, Worker: m.worker, Connection: name, Tool: m.bound.Tool.Name, Subject: d.subject, Owner: m.session.Owner,
+		Session: m.session.ID, Host: m.session.Host, Connection: name, Tool: m.bound.Tool.Name, Subject: d.subject, Owner: m.session.Owner,
 	}, m.now); s != nil {
 		d.at = s.At
 		return d.refuse(errs.Revoked, fmt.Sprintf("access was withdrawn (%s)", s.Kind))

@@ -12,11 +12,10 @@ import (
 
 // job builds and signs the intent of the coming attempt.
 func (d *driver) job(row *control.Call, dec *decision, by control.Authority, run Run, now time.Time, goes bool) (Job, error) {
-	policy := d.p.policy.Load()
 	var credential *control.Credential
 	if dec.credential.Connection != "" {
 		var err error
-		credential, err = d.p.credential(d.p.life, policy, dec.credential.Connection, dec.credential.Subject, now)
+		credential, err = d.p.credential(d.p.life, dec.policy, dec.credential.Connection, dec.credential.Subject, now)
 		if err != nil || credential == nil || credential.Version != dec.credential.Version {
 			return Job{}, errs.Wrap(errs.NotConnected, "the credential changed", err)
 		}
@@ -250,12 +249,13 @@ func (d *driver) attempt(ctx context.Context, dec *decision) (again bool, err er
 			return false, errs.New(errs.Internal, "a write has no authority")
 		}
 	}
-	run, err := d.p.cfg.Workers.Pick(dec.connection.Pool)
+	now := d.p.cfg.Store.Now()
+	run, err := d.p.cfg.Workers.Pick(dec.connection.Pool, dec.withdrawn(now))
 	if err != nil {
 		return false, err
 	}
 	write := d.row.Effect == control.Write
-	job, err := d.job(d.row, dec, by, run, d.p.cfg.Store.Now(), !write)
+	job, err := d.job(d.row, dec, by, run, now, !write)
 	if errs.Is(err, errs.NotConnected) {
 		return true, nil // another version of the credential stands: look again
 	}
@@ -341,12 +341,11 @@ func prepareError(o Outcome) error {
 // commit is the barrier and, after it, Go. What the store refuses changed nothing; what it does not answer is read again, and never sent on.
 func (d *driver) commit(ctx context.Context, dec *decision, by control.Authority, run Run, job Job) (again bool, err error) {
 	write := d.row.Effect == control.Write
-	policy := d.p.policy.Load()
 	b := &Barrier{
 		Call: d.row.ID, From: d.row.State, Attempt: d.row.Attempt, Lease: d.row.Lease, Binding: d.row.Binding, Authority: by,
 		Subject: dec.subject, Account: dec.account, Intent: job.Intent, Worker: run.Worker, Run: run.ID, Durable: write,
 		Guard: Guard{
-			Generation: policy.Generation, Session: d.row.Session, Credential: dec.credential, Owner: d.row.Owner, Connection: d.row.Connection, Tool: d.row.Tool,
+			Generation: dec.policy.Generation, Session: d.row.Session, Credential: dec.credential, Owner: d.row.Owner, Connection: d.row.Connection, Tool: d.row.Tool,
 		},
 		Step: control.Step{From: d.row.State, Event: journal.OnCommit, To: journal.Dispatching, Attempt: d.row.Attempt + 1, Actor: d.p.cfg.Run, Digest: control.Sum(job.Encoded)},
 	}

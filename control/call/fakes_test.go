@@ -99,13 +99,13 @@ func (w *fakeWorkers) emit(f func(e call.WorkerEvents)) {
 func (w *fakeWorkers) bad(what string) { w.broken = append(w.broken, what) }
 
 // Pick implements call.Workers.
-func (w *fakeWorkers) Pick(pool string) (call.Run, error) {
+func (w *fakeWorkers) Pick(pool string, withdrawn func(worker string) bool) (call.Run, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.refuse != nil {
 		return call.Run{}, w.refuse
 	}
-	if pool != "default" || !w.up {
+	if pool != "default" || !w.up || withdrawn(w.worker) {
 		return call.Run{}, errs.New(errs.Unreachable, "no worker lives")
 	}
 	return call.Run{ID: w.run, Worker: w.worker}, nil

@@ -11,8 +11,9 @@ import (
 // Workers is the pipeline's way to the workers' Links. The server implements it. No method blocks on a worker: each queues one frame, or says
 // that it did not. A nil error is no promise that the frame arrives.
 type Workers interface {
-	// Pick returns a live run of a pool that has room. Errors: [errs.Unreachable] when none lives, [errs.Busy] when none has room.
-	Pick(pool string) (Run, error)
+	// Pick returns a live run of a pool that has room, of a worker that is not withdrawn. Errors: [errs.Unreachable] when none lives, [errs.Busy]
+	// when none has room.
+	Pick(pool string, withdrawn func(worker string) bool) (Run, error)
 	// Submit hands over a signed intent. An error means that the frame was not queued: nothing was sent.
 	Submit(run string, j Job) error
 	// Go releases the bytes of a prepared intent. An error means that the frame was not queued, no more: the caller attests.

@@ -2,6 +2,9 @@ package catalog_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -213,6 +216,33 @@ func FuzzParse(f *testing.F) {
 		}
 		if catalog.Digest(again) != catalog.Digest(entries) {
 			t.Fatal("the digest is not stable")
+		}
+	})
+}
+
+// FuzzDigest compares two catalogs: they have one digest exactly if they have the same tools with the same bytes, and it is the SHA-256 of what
+// docs/digests.md says.
+func FuzzDigest(f *testing.F) {
+	f.Add([]byte(`{"v":1,"tools":[`+list+`]}`), []byte(`{"v":1,"tools":[`+create+`]}`))
+	f.Add([]byte(`{"v":1,"tools":[`+list+`,`+create+`]}`), []byte(`{"v":1,"tools":[ `+create+` , `+list+`]}`))
+	f.Add([]byte(`{"v":1,"tools":[{"name":"a","inputSchema":{}},{"name":"b","inputSchema":{}}]}`), []byte(`{"v":1,"tools":[{"name":"a","inputSchema":{ }},{"name":"b","inputSchema":{}}]}`))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		x, errX := catalog.Parse(a)
+		y, errY := catalog.Parse(b)
+		if errX != nil || errY != nil {
+			return
+		}
+		same := slices.EqualFunc(x, y, func(p, q catalog.Entry) bool { return p.Name == q.Name && bytes.Equal(p.Raw, q.Raw) })
+		if (catalog.Digest(x) == catalog.Digest(y)) != same {
+			t.Fatalf("%q and %q: equal %v, their digests say otherwise", a, b, same)
+		}
+		text := []byte("sallyport catalog v1\n")
+		for _, e := range x {
+			text = append(binary.BigEndian.AppendUint64(text, uint64(len(e.Name))), e.Name...)
+			text = append(binary.BigEndian.AppendUint64(text, uint64(len(e.Raw))), e.Raw...)
+		}
+		if control.Digest(sha256.Sum256(text)) != catalog.Digest(x) {
+			t.Fatalf("%q has another digest than its bytes", a)
 		}
 	})
 }

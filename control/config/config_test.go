@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -261,11 +262,51 @@ func TestSchemaTakesTheGoodFile(t *testing.T) {
 	}
 }
 
+// FuzzRead reads any bytes as a file: the same bytes always say the same, each problem is one line of text with a place in the file, and what has no
+// problem plans no change against itself.
 func FuzzRead(f *testing.F) {
 	f.Add("version: 1\nprofiles: {dev: {attended: true}}\n")
 	f.Add("a: &b [*b]\n")
 	f.Add("version: 1\nconnections:\n  x:\n    url: https://a\n    <<: {}\n")
+	f.Add("version: 1\nversion: 1\n")
+	f.Add(fuzzedFile)
 	f.Fuzz(func(t *testing.T, in string) {
-		config.Read([]byte(in), nil, nil, now)
+		desired, problems := config.Read([]byte(in), files(), nil, now)
+		again, same := config.Read([]byte(in), files(), nil, now)
+		if !reflect.DeepEqual(problems, same) || len(problems) == 0 && !reflect.DeepEqual(desired, again) {
+			t.Fatalf("%q is read in two ways:\n%v\n%v", in, problems, same)
+		}
+		lines := strings.Count(in, "\n") + strings.Count(in, "\r") + 1
+		for _, p := range problems {
+			if p.Message == "" || strings.ContainsAny(p.String(), "\n\r\x00\x1b") || p.Line < 0 || p.Line > lines {
+				t.Fatalf("%q: the problem %q stands in line %d of %d", in, p.String(), p.Line, lines)
+			}
+		}
+		if len(problems) > 0 {
+			return
+		}
+		if desired.Connections == nil || desired.Profiles == nil || desired.Standing == nil {
+			t.Fatalf("%q has no problem, and is not whole", in)
+		}
 	})
 }
+
+// fuzzedFile has a bit of everything, for the fuzzer to change.
+const fuzzedFile = `version: 1
+connections:
+  tracker:
+    url: https://mcp.tracker.example.org/mcp
+    network: {allow: [10.0.0.0/8], http: true}
+    auth: {type: header, name: X-Api-Key}
+    limits: {timeout: 60s, concurrent: 4, result: 2MiB}
+profiles:
+  dev:
+    attended: true
+    hold: 0s
+    approvers: [owner, "group:leads"]
+    approval: {expires: 1h, second: true}
+    sandbox: {driver: bwrap, closed: proven, memory: 4GiB, pids: 512}
+    grants: [{tools: [tracker/*], rule: deny, when: 'args.a == "b"', limit: {calls: 1, per: 1h}}]
+standing:
+  n: {profile: dev, tools: [tracker/x], calls: 5, per: 24h, until: 2027-01-31, reason: "r"}
+`

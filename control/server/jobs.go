@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,10 +40,11 @@ func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, 
 	if c.Auth.Per == "person" {
 		subject = string(by)
 	}
-	if err := j.withdrawn(ctx, c.Name, subject); err != nil {
+	withdrawn, err := j.withdrawn(ctx, c.Name, subject)
+	if err != nil {
 		return nil, err
 	}
-	picked, err := w.Pick(c.Pool)
+	picked, err := w.Pick(c.Pool, withdrawn)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +90,12 @@ func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, 
 	}
 }
 
-// withdrawn refuses what a switch forbids: a test sends the credential as a call does. Errors: [errs.Revoked].
-func (j *jobs) withdrawn(ctx context.Context, connection, subject string) error {
+// withdrawn refuses what a switch forbids: a test sends the credential as a call does. It returns which workers are withdrawn. Errors:
+// [errs.Revoked].
+func (j *jobs) withdrawn(ctx context.Context, connection, subject string) (worker func(id string) bool, err error) {
 	switches, err := j.s.stores.Revocations.Switches(ctx, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, w := range switches {
 		switch {
@@ -100,10 +103,12 @@ func (j *jobs) withdrawn(ctx context.Context, connection, subject string) error 
 			w.Kind == control.SwitchConnection && w.Name == connection,
 			w.Kind == control.SwitchCredential && w.Name == connection+"/"+subject:
 			what := strings.TrimSpace(string(w.Kind) + " " + w.Name)
-			return errs.Newf(errs.Revoked, "access was withdrawn, so nothing is sent; give it back with: sallyport restore %s", what)
+			return nil, errs.Newf(errs.Revoked, "access was withdrawn, so nothing is sent; give it back with: sallyport restore %s", what)
 		}
 	}
-	return nil
+	return func(id string) bool {
+		return slices.ContainsFunc(switches, func(w control.Switch) bool { return w.Kind == control.SwitchWorker && w.Name == id })
+	}, nil
 }
 
 // connectionIntent is the part of an intent that a connection gives. Everything else of a call's intent is the pipeline's.

@@ -14,6 +14,7 @@ import (
 	"sallyport.dev/control"
 	"sallyport.dev/control/server"
 	"sallyport.dev/control/session"
+	"sallyport.dev/errs"
 	"sallyport.dev/identity"
 	"sallyport.dev/intent"
 )
@@ -139,8 +140,45 @@ func TestSecondLinkEndsTheFirst(t *testing.T) {
 	if _, err := first.Recv(); err == nil {
 		t.Error("the first link lives on")
 	}
-	if _, err := r.server.Workers().Pick("default"); err != nil {
+	if _, err := r.server.Workers().Pick("default", none); err != nil {
 		t.Errorf("the second link is not there: %v", err)
+	}
+}
+
+func none(string) bool { return false }
+
+// A switch of a worker counts from its commit on, whatever becomes of the worker's Link: nothing is given to it any more.
+func TestWithdrawnWorkersArePassedOver(t *testing.T) {
+	r := newRig(t)
+	first, second := r.machine(identity.Worker, "default", "w"), r.machine(identity.Worker, "default", "x")
+	link := func(source *identity.Source, run string) {
+		stream, err := r.workerClient(source).Link(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := hello("default")
+		h.Run = run
+		if err := stream.Send(helloFrames(h)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link(first, "one")
+	link(second, "two")
+	w := r.server.Workers()
+	for _, c := range []struct {
+		withdrawn *identity.Source
+		want      string
+	}{{first, "two"}, {second, "one"}} {
+		got, err := w.Pick("default", func(id string) bool { return id == c.withdrawn.ID().String() })
+		if err != nil || got.ID != c.want {
+			t.Errorf("%+v %v, want %s", got, err, c.want)
+		}
+	}
+	if got, err := w.Pick("default", func(string) bool { return true }); errs.CodeOf(err) != errs.Unreachable {
+		t.Errorf("every worker is withdrawn: %+v %v", got, err)
 	}
 }
 

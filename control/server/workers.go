@@ -142,14 +142,15 @@ func (w *workers) link(run string) *workerLink {
 	return w.runs[run]
 }
 
-// Pick implements [call.Workers]: the least loaded run of the pool.
-func (w *workers) Pick(pool string) (call.Run, error) {
+// Pick implements [call.Workers]: the least loaded run of the pool. That a switch ends a worker's Link comes after the switch: until then its row
+// alone says that nothing goes there any more.
+func (w *workers) Pick(pool string, withdrawn func(worker string) bool) (call.Run, error) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	var best *workerLink
 	load, lives := 0, false
 	for _, l := range w.runs {
-		if l.pool != pool {
+		if l.pool != pool || withdrawn(l.worker) {
 			continue
 		}
 		lives = true
