@@ -329,6 +329,36 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
+// FuzzChanged changes a sealed secret in one place, or cuts it: then it does not open, neither as it is nor for another purpose.
+func FuzzChanged(f *testing.F) {
+	k := key(f, 1)
+	ad, secret := bound().Bytes(), []byte("s3cret")
+	sealed, err := Seal(k.Public(), Credential, ad, secret)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint16(0), byte(0), uint16(0))
+	f.Add(uint16(5), byte(1), uint16(0))
+	f.Add(uint16(len(sealed)-1), byte(0x80), uint16(0))
+	f.Add(uint16(0), byte(0), uint16(1))
+	f.Fuzz(func(t *testing.T, at uint16, flip byte, cut uint16) {
+		b := bytes.Clone(sealed)
+		b[int(at)%len(b)] ^= flip
+		b = b[:len(b)-int(cut)%len(b)]
+		gotAD, got, err := k.Open(Credential, b)
+		if whole := bytes.Equal(b, sealed); whole != (err == nil) {
+			// X25519 ignores the last bit of a public key (RFC 7748, 5); the key schedule has it all the same, so it must not open either.
+			t.Fatalf("byte %d changed by %#x, %d cut: whole %v, opened %v", int(at)%len(sealed), flip, cut, whole, err == nil)
+		}
+		if err == nil && (!bytes.Equal(got, secret) || !bytes.Equal(gotAD, ad)) {
+			t.Fatalf("%q %q", got, gotAD)
+		}
+		if _, _, err := k.Open(Egress, b); err == nil {
+			t.Fatal("it opens for another purpose")
+		}
+	})
+}
+
 func FuzzParseBound(f *testing.F) {
 	f.Add(bound().Bytes())
 	f.Add(Bound{}.Bytes())
