@@ -53,7 +53,7 @@ func (c *callsListCmd) Run(ctx context.Context, g *Globals) error {
 	rows := make([][]string, 0, len(r.GetCalls()))
 	for _, k := range r.GetCalls() {
 		rows = append(rows, []string{
-			shortID(k.GetId()), k.GetConnection() + "/" + k.GetTool(), k.GetEffect(), k.GetState(), facts(k), k.GetDelivery(), k.GetOwner(), ago(k.GetCreatedMs()),
+			shortID(k.GetId()), toolOf(k), k.GetEffect(), k.GetState(), facts(k), k.GetDelivery(), k.GetOwner(), ago(k.GetCreatedMs()),
 		})
 	}
 	g.table([]string{"CALL", "TOOL", "EFFECT", "STATE", "WIRE", "DELIVERY", "OWNER", "WHEN"}, rows)
@@ -64,6 +64,18 @@ func (c *callsListCmd) Run(ctx context.Context, g *Globals) error {
 		g.note("More: sallyport calls list --before %s", r.GetNext())
 	}
 	return nil
+}
+
+// toolOf names a call's tool: connection/tool, or what the agent called where no connection has it.
+func toolOf(k *sallyportv1.CallRow) string {
+	switch {
+	case k.GetConnection() != "":
+		return k.GetConnection() + "/" + k.GetTool()
+	case k.GetTool() != "":
+		return k.GetTool()
+	default:
+		return "-" // a record that could not be read
+	}
 }
 
 // facts joins what is known from the wire: transport, protocol, tool. They are never collapsed into "success".
@@ -100,7 +112,7 @@ func (c *callsShowCmd) Run(ctx context.Context, g *Globals) error {
 		return nil
 	}
 	k := r.GetCall()
-	fmt.Fprintf(g.out, "call      %s\ntool      %s/%s (%s)\nstate     %s", k.GetId(), oneLine(k.GetConnection()), oneLine(k.GetTool()), k.GetEffect(), k.GetState())
+	fmt.Fprintf(g.out, "call      %s\ntool      %s (%s)\nstate     %s", k.GetId(), oneLine(toolOf(k)), k.GetEffect(), k.GetState())
 	if k.GetCode() != "" {
 		fmt.Fprintf(g.out, " (%s)", k.GetCode())
 	}

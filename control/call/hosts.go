@@ -35,6 +35,8 @@ type HostEvents interface {
 	// Attach asks for a record's state and result again.
 	Attach(a Address)
 	Cancel(a Address, why CancelWhy)
+	// Refused says that the host refused a record itself.
+	Refused(r Refusal)
 	// Acknowledge says that the result's line is out.
 	Acknowledge(a Address)
 }

@@ -10,6 +10,7 @@ import (
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
+	"sallyport.dev/relay"
 )
 
 func TestRefused(t *testing.T) {
@@ -107,6 +108,52 @@ func TestRefused(t *testing.T) {
 	bubble(t, "a closed session", func(t *testing.T, r *rig) {
 		r.no(r.db.CloseSession(t.Context(), r.s.ID, 0, "ada", "done"))
 		r.says(r.do("list_issues", `{"project":"web"}`), "the session is not open")
+	})
+	bubble(t, "what a host refused stands in the journal, once", func(t *testing.T, r *rig) {
+		bad := record{id: control.NewID(), bytes: []byte(`{"v":0}`), session: r.s}
+		told := call.Refusal{
+			Address: call.Address{Host: host, Session: r.s.ID, Epoch: 1, Record: bad.id, Digest: control.Sum(bad.bytes)},
+			Code:    errs.TooOld, Reason: "call: format 0 is no longer served",
+		}
+		r.p.Refused(told)
+		r.p.Refused(told)
+		synctest.Wait()
+		r.state(&bad, journal.Refused)
+		row := r.row(&bad)
+		if row.Code != errs.TooOld || row.Reason != told.Reason || row.RecordDigest != told.Digest || row.Name != "" {
+			t.Errorf("the row is %+v", row)
+		}
+		all, _, err := r.db.ListCalls(t.Context(), call.Filter{Org: control.Org, Limit: 10})
+		r.no(err)
+		if len(all) != 1 {
+			t.Errorf("%d rows", len(all))
+		}
+		if len(r.hosts.results) != 0 {
+			t.Error("a refusal was answered")
+		}
+	})
+	bubble(t, "what no host says is not journaled", func(t *testing.T, r *rig) {
+		at := call.Address{Host: host, Session: r.s.ID, Epoch: 1, Record: relay.NewID()}
+		for name, bad := range map[string]func(*call.Refusal){
+			"another host's session": func(f *call.Refusal) { f.Host += "2" },
+			"an earlier epoch":       func(f *call.Refusal) { f.Epoch = 7 },
+			"no id":                  func(f *call.Refusal) { f.Record = "x" },
+			"a code that decides":    func(f *call.Refusal) { f.Code = errs.ApprovalDenied },
+			"a long tool":            func(f *call.Refusal) { f.Tool = strings.Repeat("x", relay.MaxToolName+1) },
+		} {
+			f := call.Refusal{Address: at, Code: errs.Invalid, Reason: name}
+			bad(&f)
+			r.p.Refused(f)
+		}
+		synctest.Wait()
+		all, _, err := r.db.ListCalls(t.Context(), call.Filter{Org: control.Org, Limit: 10})
+		r.no(err)
+		if len(all) != 0 {
+			t.Errorf("%d rows, the first %+v", len(all), all[0])
+		}
+		if n := strings.Count(r.logged(), "a refused record is not in the journal"); n != 5 {
+			t.Errorf("%d of 5 are in the log", n)
+		}
 	})
 	bubble(t, "a record that does not parse is dropped", func(t *testing.T, r *rig) {
 		r.p.Submit(call.Submission{Host: host, Session: r.s.ID, Epoch: 1, Record: []byte(`{"v":1}`)})

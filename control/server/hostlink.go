@@ -186,6 +186,16 @@ func (h *hostService) frame(ctx context.Context, l *hostLink, f *sallyportv1.Hos
 		if a, ok := address(f.Cancel.GetSession(), f.Cancel.GetEpoch(), f.Cancel.GetRecordId()); ok {
 			p.Cancel(a, why)
 		}
+	case *sallyportv1.HostFrame_Refused:
+		digest := control.Digest{}
+		if len(f.Refused.GetRecordDigest()) != len(digest) {
+			return errs.New(errs.Invalid, "a refusal without the digest of its record")
+		}
+		copy(digest[:], f.Refused.GetRecordDigest())
+		if a, ok := address(f.Refused.GetSession(), f.Refused.GetEpoch(), f.Refused.GetRecordId()); ok {
+			a.Digest = digest
+			p.Refused(call.Refusal{Address: a, Tool: f.Refused.GetTool(), Code: errs.Code(f.Refused.GetCode()), Reason: f.Refused.GetReason()})
+		}
 	case *sallyportv1.HostFrame_Ack:
 		if a, ok := address(f.Ack.GetSession(), f.Ack.GetEpoch(), f.Ack.GetRecordId()); ok {
 			p.Acknowledge(a)

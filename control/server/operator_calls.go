@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -18,7 +19,7 @@ const (
 
 func callRow(c *control.Call) *sallyportv1.CallRow {
 	row := &sallyportv1.CallRow{
-		Id: c.ID, Session: c.Session, Owner: string(c.Owner), Profile: c.Profile, Connection: c.Connection, Tool: c.Tool, Effect: string(c.Effect),
+		Id: c.ID, Session: c.Session, Owner: string(c.Owner), Profile: c.Profile, Connection: c.Connection, Tool: cmp.Or(c.Tool, c.Name), Effect: string(c.Effect),
 		State: string(c.State), Attempt: int32(c.Attempt), Transport: string(c.Transport), Protocol: string(c.Protocol), ToolOutcome: string(c.ToolResult),
 		Delivery: string(c.Delivery), Code: string(c.Code), CreatedMs: ms(c.AdmittedAt), UpdatedMs: ms(c.AdmittedAt), Reason: c.Reason,
 		RecordId: c.Record, Epoch: c.Epoch,

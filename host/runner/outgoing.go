@@ -68,8 +68,11 @@ func (s *session) resync() {
 		}
 	}
 	s.out = nil
-	for _, id := range s.acks {
-		s.out = append(s.out, item{what: sendAck, id: id})
+	for _, i := range s.said {
+		if i.what == sendRefused {
+			s.refusals++
+		}
+		s.out = append(s.out, i)
 	}
 	s.out = append(s.out, rest...)
 	for _, c := range s.inOrder() {
@@ -85,7 +88,7 @@ func (s *session) resync() {
 			s.out = append(s.out, item{what: sendCancel, call: c, id: c.id, why: sallyportv1.CancelWhy_CANCEL_WHY_DEADLINE})
 		}
 	}
-	s.acks = nil
+	s.said = nil
 	if s.gate.asking != nil {
 		s.out = append(s.out, item{what: sendGate})
 	}
@@ -181,10 +184,12 @@ func (s *session) frame(i item, now time.Time) (*sallyportv1.HostFrame, int) {
 		return &sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Cancel{Cancel: &sallyportv1.HostCancel{
 			Session: s.id, Epoch: s.epoch, RecordId: i.id, Why: i.why,
 		}}}, small
+	case sendRefused:
+		s.refusals--
+		s.keep(i)
+		return &sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Refused{Refused: i.refused}}, proto.Size(i.refused)
 	case sendAck:
-		if s.acks = append(s.acks, i.id); len(s.acks) > keptAcks {
-			s.acks = s.acks[1:]
-		}
+		s.keep(i)
 		return &sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Ack{Ack: &sallyportv1.HostAck{
 			Session: s.id, Epoch: s.epoch, RecordId: i.id,
 		}}}, small
@@ -193,5 +198,12 @@ func (s *session) frame(i item, now time.Time) (*sallyportv1.HostFrame, int) {
 			return nil, 0
 		}
 		return &sallyportv1.HostFrame{Frame: &sallyportv1.HostFrame_Gate{Gate: s.gate.asking}}, small + len(s.gate.asking.GetProbe())
+	}
+}
+
+// keep remembers what nobody confirms; s.mu is held.
+func (s *session) keep(i item) {
+	if s.said = append(s.said, i); len(s.said) > keptSaid {
+		s.said = s.said[1:]
 	}
 }

@@ -76,6 +76,14 @@ func TestRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.inside("in/results/"+relay.ResultName(id), false)
+			x.await("not told to control", func(v *linktest.View) bool {
+				for _, f := range v.Frames() {
+					if told := f.GetRefused(); told.GetRecordId() == id {
+						return string(told.GetRecordDigest()) == string(r.Call[:]) && told.GetSession() == b.ID && "("+told.GetCode()+")" == tc.want
+					}
+				}
+				return false
+			})
 		})
 	}
 	p := b.call()

@@ -303,11 +303,29 @@ func (s *session) refuse(claimed *hostside.Claimed, tool string, why error) {
 		if err == nil {
 			s.ledger.Refused(claimed.ID, claimed.Digest)
 			s.local[claimed.ID] = true
+			s.report(claimed, tool, why)
 		} else {
 			s.log("a refusal cannot be published", err)
 		}
 	}
 	s.settle(claimed)
+}
+
+// report tells control of a refusal, for the journal; s.mu is held. A guest that is told to wait did nothing wrong, and one that is refused faster
+// than control takes it fills no memory.
+func (s *session) report(claimed *hostside.Claimed, tool string, why error) {
+	if errs.Is(why, errs.Busy) {
+		return
+	}
+	if s.refusals >= maxRefusals {
+		s.log("a refusal is not journaled: too many wait to be told", why)
+		return
+	}
+	s.refusals++
+	s.ride(item{what: sendRefused, refused: &sallyportv1.HostRefused{
+		Session: s.id, Epoch: s.epoch, RecordId: claimed.ID, RecordDigest: claimed.Digest[:], Tool: tool,
+		Code: string(errs.CodeOf(why)), Reason: errs.Message(why),
+	}})
 }
 
 // exceed ends the serving of a session whose guest took more than it may.

@@ -37,7 +37,8 @@ type session struct {
 	local       map[string]bool  // unread results that the host wrote itself: control need not know that they were read
 	out         []item           // frames to send, in order
 	riding      bool             // a timer sees to those that ride
-	acks        []string         // the last ones sent: a lost stream may have lost them
+	said        []item           // the last acks and refusals sent: a lost stream may have lost them
+	refusals    int              // in out
 	held        int              // bytes of records that control has not journaled
 	starved     bool             // waits for room in held
 	undelivered int              // calls whose result found no room in in/
@@ -70,10 +71,11 @@ type call struct {
 
 // item is one frame to send. A call's frame is built when it is sent, so that it says how long the call has waited by then.
 type item struct {
-	what what
-	call *call  // sendCall, sendAttach
-	id   string // sendCancel, sendAck
-	why  sallyportv1.CancelWhy
+	what    what
+	call    *call  // sendCall, sendAttach
+	id      string // sendCancel, sendAck
+	why     sallyportv1.CancelWhy
+	refused *sallyportv1.HostRefused
 }
 
 type what uint8
@@ -83,11 +85,15 @@ const (
 	sendAttach
 	sendCancel
 	sendAck
+	sendRefused
 	sendGate
 )
 
-// keptAcks is how many acks are said again on a new stream. An ack that is said twice does nothing.
-const keptAcks = 64
+// keptSaid is how many acks and refusals are said again on a new stream. What is said twice does nothing.
+const keptSaid = 64
+
+// maxRefusals is how many refusals of a session wait to be told to control. More are told to the guest alone.
+const maxRefusals = 64
 
 func newSession(r *Runner, cfg Session) (*session, error) {
 	box, err := hostside.Open(cfg.Folder, cfg.Owners...)

@@ -1,12 +1,16 @@
 package rig_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"sallyport.dev/relay"
 	"sallyport.dev/test/rig"
 )
 
@@ -28,6 +32,53 @@ func TestRig(t *testing.T) {
 	}
 	for _, apart := range []bool{true, false} {
 		t.Run(fmt.Sprintf("apart %t", apart), func(t *testing.T) { testRig(t, programs, apart) })
+	}
+}
+
+// tooOld publishes what a guest from before relay format 1 would: it is told to start again with this host's guest, and the journal has it.
+func tooOld(t *testing.T, r *rig.Rig, s *rig.Session) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+	defer cancel()
+	id := relay.NewID()
+	record := []byte(`{"v":0,"session":"` + s.Session + `"}`)
+	if err := relay.Publish(filepath.Join(s.Out, relay.TmpDir, id), filepath.Join(s.Out, relay.NewDir, relay.CallName(id)), record); err != nil {
+		t.Fatal(err)
+	}
+	const says = "call: format 0 is no longer served, 1 is; restart the session with the guest of this host"
+	ask := time.NewTicker(10 * time.Millisecond)
+	defer ask.Stop()
+	for {
+		var list struct {
+			Calls []struct {
+				ID, Code, Reason string
+				Record           string `json:"record_id"`
+			}
+		}
+		if err := r.JSON(ctx, &list, "calls", "list", "--status", "refused"); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list.Calls {
+			if c.Record != id {
+				continue
+			}
+			if c.Code != "too_old" || c.Reason != says {
+				t.Errorf("the journal says %+v", c)
+			}
+			if shown, err := r.CLI(ctx, "", "calls", "show", c.ID); err != nil || !strings.Contains(shown, "refused (too_old)") || !strings.Contains(shown, says) {
+				t.Errorf("%v\n%s", err, shown)
+			}
+			data, err := os.ReadFile(filepath.Join(s.In, "results", relay.ResultName(id)))
+			if err != nil || !bytes.Contains(data, []byte(says+" (too_old)")) {
+				t.Errorf("the guest reads %s, %v", data, err)
+			}
+			return
+		}
+		select {
+		case <-ask.C:
+		case <-ctx.Done():
+			t.Fatal(r.Log())
+		}
 	}
 }
 
@@ -69,6 +120,7 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 		}
 	}
 	echo("one")
+	tooOld(t, r, s)
 	const issue = `{"project":"web","title":"one"}`
 	got, err := s.Call(ctx, "new_issue", issue)
 	if err != nil || got.IsError {

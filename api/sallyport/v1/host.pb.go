@@ -869,6 +869,7 @@ type HostFrame struct {
 	//	*HostFrame_Witness
 	//	*HostFrame_Egress
 	//	*HostFrame_Health
+	//	*HostFrame_Refused
 	Frame         isHostFrame_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -992,6 +993,15 @@ func (x *HostFrame) GetHealth() *Health {
 	return nil
 }
 
+func (x *HostFrame) GetRefused() *HostRefused {
+	if x != nil {
+		if x, ok := x.Frame.(*HostFrame_Refused); ok {
+			return x.Refused
+		}
+	}
+	return nil
+}
+
 type isHostFrame_Frame interface {
 	isHostFrame_Frame()
 }
@@ -1032,6 +1042,10 @@ type HostFrame_Health struct {
 	Health *Health `protobuf:"bytes,9,opt,name=health,proto3,oneof"`
 }
 
+type HostFrame_Refused struct {
+	Refused *HostRefused `protobuf:"bytes,10,opt,name=refused,proto3,oneof"`
+}
+
 func (*HostFrame_Hello) isHostFrame_Frame() {}
 
 func (*HostFrame_Call) isHostFrame_Frame() {}
@@ -1049,6 +1063,8 @@ func (*HostFrame_Witness) isHostFrame_Frame() {}
 func (*HostFrame_Egress) isHostFrame_Frame() {}
 
 func (*HostFrame_Health) isHostFrame_Frame() {}
+
+func (*HostFrame_Refused) isHostFrame_Frame() {}
 
 type HostHello struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -1316,6 +1332,100 @@ func (x *HostCall) GetWaitedMs() int64 {
 	return 0
 }
 
+// HostRefused says that the host took a record away and answered it itself: its bytes were no call, or not one of this session. Control journals it;
+// nothing comes back.
+type HostRefused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Epoch         int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	RecordId      string                 `protobuf:"bytes,3,opt,name=record_id,json=recordId,proto3" json:"record_id,omitempty"`             // of the file's name
+	RecordDigest  []byte                 `protobuf:"bytes,4,opt,name=record_digest,json=recordDigest,proto3" json:"record_digest,omitempty"` // SHA-256 of the bytes
+	Tool          string                 `protobuf:"bytes,5,opt,name=tool,proto3" json:"tool,omitempty"`                                     // empty where the record could not be read
+	Code          string                 `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // what the guest was told, without a byte of the record
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostRefused) Reset() {
+	*x = HostRefused{}
+	mi := &file_sallyport_v1_host_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostRefused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostRefused) ProtoMessage() {}
+
+func (x *HostRefused) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_host_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostRefused.ProtoReflect.Descriptor instead.
+func (*HostRefused) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *HostRefused) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *HostRefused) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *HostRefused) GetRecordId() string {
+	if x != nil {
+		return x.RecordId
+	}
+	return ""
+}
+
+func (x *HostRefused) GetRecordDigest() []byte {
+	if x != nil {
+		return x.RecordDigest
+	}
+	return nil
+}
+
+func (x *HostRefused) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *HostRefused) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *HostRefused) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // HostAttach asks for a record's state and result again, after a reconnect or a new shim.
 type HostAttach struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1328,7 +1438,7 @@ type HostAttach struct {
 
 func (x *HostAttach) Reset() {
 	*x = HostAttach{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[15]
+	mi := &file_sallyport_v1_host_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1450,7 @@ func (x *HostAttach) String() string {
 func (*HostAttach) ProtoMessage() {}
 
 func (x *HostAttach) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[15]
+	mi := &file_sallyport_v1_host_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1463,7 @@ func (x *HostAttach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostAttach.ProtoReflect.Descriptor instead.
 func (*HostAttach) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{15}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HostAttach) GetSession() string {
@@ -1389,7 +1499,7 @@ type HostCancel struct {
 
 func (x *HostCancel) Reset() {
 	*x = HostCancel{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[16]
+	mi := &file_sallyport_v1_host_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1511,7 @@ func (x *HostCancel) String() string {
 func (*HostCancel) ProtoMessage() {}
 
 func (x *HostCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[16]
+	mi := &file_sallyport_v1_host_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1524,7 @@ func (x *HostCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCancel.ProtoReflect.Descriptor instead.
 func (*HostCancel) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{16}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HostCancel) GetSession() string {
@@ -1456,7 +1566,7 @@ type HostAck struct {
 
 func (x *HostAck) Reset() {
 	*x = HostAck{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[17]
+	mi := &file_sallyport_v1_host_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1578,7 @@ func (x *HostAck) String() string {
 func (*HostAck) ProtoMessage() {}
 
 func (x *HostAck) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[17]
+	mi := &file_sallyport_v1_host_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1591,7 @@ func (x *HostAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostAck.ProtoReflect.Descriptor instead.
 func (*HostAck) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{17}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HostAck) GetSession() string {
@@ -1519,7 +1629,7 @@ type HostGate struct {
 
 func (x *HostGate) Reset() {
 	*x = HostGate{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[18]
+	mi := &file_sallyport_v1_host_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1641,7 @@ func (x *HostGate) String() string {
 func (*HostGate) ProtoMessage() {}
 
 func (x *HostGate) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[18]
+	mi := &file_sallyport_v1_host_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1654,7 @@ func (x *HostGate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostGate.ProtoReflect.Descriptor instead.
 func (*HostGate) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{18}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HostGate) GetSession() string {
@@ -1592,7 +1702,7 @@ type Witness struct {
 
 func (x *Witness) Reset() {
 	*x = Witness{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[19]
+	mi := &file_sallyport_v1_host_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1714,7 @@ func (x *Witness) String() string {
 func (*Witness) ProtoMessage() {}
 
 func (x *Witness) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[19]
+	mi := &file_sallyport_v1_host_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1727,7 @@ func (x *Witness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Witness.ProtoReflect.Descriptor instead.
 func (*Witness) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{19}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Witness) GetCheckpoint() []byte {
@@ -1643,7 +1753,7 @@ type EgressDecisions struct {
 
 func (x *EgressDecisions) Reset() {
 	*x = EgressDecisions{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[20]
+	mi := &file_sallyport_v1_host_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1765,7 @@ func (x *EgressDecisions) String() string {
 func (*EgressDecisions) ProtoMessage() {}
 
 func (x *EgressDecisions) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[20]
+	mi := &file_sallyport_v1_host_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1778,7 @@ func (x *EgressDecisions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressDecisions.ProtoReflect.Descriptor instead.
 func (*EgressDecisions) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{20}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EgressDecisions) GetDecisions() []*EgressDecision {
@@ -1695,7 +1805,7 @@ type EgressDecision struct {
 
 func (x *EgressDecision) Reset() {
 	*x = EgressDecision{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[21]
+	mi := &file_sallyport_v1_host_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1817,7 @@ func (x *EgressDecision) String() string {
 func (*EgressDecision) ProtoMessage() {}
 
 func (x *EgressDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[21]
+	mi := &file_sallyport_v1_host_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1830,7 @@ func (x *EgressDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressDecision.ProtoReflect.Descriptor instead.
 func (*EgressDecision) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{21}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EgressDecision) GetSession() string {
@@ -1798,7 +1908,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[22]
+	mi := &file_sallyport_v1_host_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1920,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[22]
+	mi := &file_sallyport_v1_host_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1933,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{22}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Health) GetSessions() int64 {
@@ -1864,7 +1974,7 @@ type ControlFrames struct {
 
 func (x *ControlFrames) Reset() {
 	*x = ControlFrames{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[23]
+	mi := &file_sallyport_v1_host_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1986,7 @@ func (x *ControlFrames) String() string {
 func (*ControlFrames) ProtoMessage() {}
 
 func (x *ControlFrames) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[23]
+	mi := &file_sallyport_v1_host_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1999,7 @@ func (x *ControlFrames) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlFrames.ProtoReflect.Descriptor instead.
 func (*ControlFrames) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{23}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ControlFrames) GetFrames() []*ControlFrame {
@@ -1921,7 +2031,7 @@ type ControlFrame struct {
 
 func (x *ControlFrame) Reset() {
 	*x = ControlFrame{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[24]
+	mi := &file_sallyport_v1_host_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2043,7 @@ func (x *ControlFrame) String() string {
 func (*ControlFrame) ProtoMessage() {}
 
 func (x *ControlFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[24]
+	mi := &file_sallyport_v1_host_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2056,7 @@ func (x *ControlFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlFrame.ProtoReflect.Descriptor instead.
 func (*ControlFrame) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{24}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ControlFrame) GetFrame() isControlFrame_Frame {
@@ -2139,7 +2249,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[25]
+	mi := &file_sallyport_v1_host_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2261,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[25]
+	mi := &file_sallyport_v1_host_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2274,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{25}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Welcome) GetBuild() string {
@@ -2214,7 +2324,7 @@ type Journaled struct {
 
 func (x *Journaled) Reset() {
 	*x = Journaled{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[26]
+	mi := &file_sallyport_v1_host_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2226,7 +2336,7 @@ func (x *Journaled) String() string {
 func (*Journaled) ProtoMessage() {}
 
 func (x *Journaled) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[26]
+	mi := &file_sallyport_v1_host_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,7 +2349,7 @@ func (x *Journaled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Journaled.ProtoReflect.Descriptor instead.
 func (*Journaled) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{26}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Journaled) GetSession() string {
@@ -2284,7 +2394,7 @@ type CallProgress struct {
 
 func (x *CallProgress) Reset() {
 	*x = CallProgress{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[27]
+	mi := &file_sallyport_v1_host_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2406,7 @@ func (x *CallProgress) String() string {
 func (*CallProgress) ProtoMessage() {}
 
 func (x *CallProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[27]
+	mi := &file_sallyport_v1_host_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2419,7 @@ func (x *CallProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallProgress.ProtoReflect.Descriptor instead.
 func (*CallProgress) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{27}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CallProgress) GetSession() string {
@@ -2371,7 +2481,7 @@ type CallResult struct {
 
 func (x *CallResult) Reset() {
 	*x = CallResult{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[28]
+	mi := &file_sallyport_v1_host_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2493,7 @@ func (x *CallResult) String() string {
 func (*CallResult) ProtoMessage() {}
 
 func (x *CallResult) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[28]
+	mi := &file_sallyport_v1_host_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2506,7 @@ func (x *CallResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallResult.ProtoReflect.Descriptor instead.
 func (*CallResult) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{28}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CallResult) GetSession() string {
@@ -2459,7 +2569,7 @@ type ResultFile struct {
 
 func (x *ResultFile) Reset() {
 	*x = ResultFile{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[29]
+	mi := &file_sallyport_v1_host_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2581,7 @@ func (x *ResultFile) String() string {
 func (*ResultFile) ProtoMessage() {}
 
 func (x *ResultFile) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[29]
+	mi := &file_sallyport_v1_host_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2594,7 @@ func (x *ResultFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultFile.ProtoReflect.Descriptor instead.
 func (*ResultFile) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{29}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResultFile) GetDigest() []byte {
@@ -2513,7 +2623,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[30]
+	mi := &file_sallyport_v1_host_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2635,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[30]
+	mi := &file_sallyport_v1_host_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2648,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{30}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Chunk) GetDigest() []byte {
@@ -2574,7 +2684,7 @@ type SessionChange struct {
 
 func (x *SessionChange) Reset() {
 	*x = SessionChange{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[31]
+	mi := &file_sallyport_v1_host_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2696,7 @@ func (x *SessionChange) String() string {
 func (*SessionChange) ProtoMessage() {}
 
 func (x *SessionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[31]
+	mi := &file_sallyport_v1_host_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2709,7 @@ func (x *SessionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionChange.ProtoReflect.Descriptor instead.
 func (*SessionChange) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{31}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SessionChange) GetSession() string {
@@ -2642,7 +2752,7 @@ type GateAnswer struct {
 
 func (x *GateAnswer) Reset() {
 	*x = GateAnswer{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[32]
+	mi := &file_sallyport_v1_host_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2764,7 @@ func (x *GateAnswer) String() string {
 func (*GateAnswer) ProtoMessage() {}
 
 func (x *GateAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[32]
+	mi := &file_sallyport_v1_host_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2777,7 @@ func (x *GateAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateAnswer.ProtoReflect.Descriptor instead.
 func (*GateAnswer) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{32}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GateAnswer) GetSession() string {
@@ -2707,7 +2817,7 @@ type Origins struct {
 
 func (x *Origins) Reset() {
 	*x = Origins{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[33]
+	mi := &file_sallyport_v1_host_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2829,7 @@ func (x *Origins) String() string {
 func (*Origins) ProtoMessage() {}
 
 func (x *Origins) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[33]
+	mi := &file_sallyport_v1_host_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2842,7 @@ func (x *Origins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origins.ProtoReflect.Descriptor instead.
 func (*Origins) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{33}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Origins) GetDenyHosts() []string {
@@ -2751,7 +2861,7 @@ type EgressPolicy struct {
 
 func (x *EgressPolicy) Reset() {
 	*x = EgressPolicy{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[34]
+	mi := &file_sallyport_v1_host_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2873,7 @@ func (x *EgressPolicy) String() string {
 func (*EgressPolicy) ProtoMessage() {}
 
 func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[34]
+	mi := &file_sallyport_v1_host_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2886,7 @@ func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressPolicy.ProtoReflect.Descriptor instead.
 func (*EgressPolicy) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{34}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *EgressPolicy) GetRevoked() []string {
@@ -2795,7 +2905,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_sallyport_v1_host_proto_msgTypes[35]
+	mi := &file_sallyport_v1_host_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2917,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_host_proto_msgTypes[35]
+	mi := &file_sallyport_v1_host_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2930,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{35}
+	return file_sallyport_v1_host_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Checkpoint) GetCheckpoint() []byte {
@@ -2907,7 +3017,7 @@ const file_sallyport_v1_host_proto_rawDesc = "" +
 	"\ron_disconnect\x18\f \x01(\tR\fonDisconnect\"=\n" +
 	"\n" +
 	"HostFrames\x12/\n" +
-	"\x06frames\x18\x01 \x03(\v2\x17.sallyport.v1.HostFrameR\x06frames\"\xd0\x03\n" +
+	"\x06frames\x18\x01 \x03(\v2\x17.sallyport.v1.HostFrameR\x06frames\"\x87\x04\n" +
 	"\tHostFrame\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.sallyport.v1.HostHelloH\x00R\x05hello\x12,\n" +
 	"\x04call\x18\x02 \x01(\v2\x16.sallyport.v1.HostCallH\x00R\x04call\x122\n" +
@@ -2917,7 +3027,9 @@ const file_sallyport_v1_host_proto_rawDesc = "" +
 	"\x04gate\x18\x06 \x01(\v2\x16.sallyport.v1.HostGateH\x00R\x04gate\x121\n" +
 	"\awitness\x18\a \x01(\v2\x15.sallyport.v1.WitnessH\x00R\awitness\x127\n" +
 	"\x06egress\x18\b \x01(\v2\x1d.sallyport.v1.EgressDecisionsH\x00R\x06egress\x12.\n" +
-	"\x06health\x18\t \x01(\v2\x14.sallyport.v1.HealthH\x00R\x06healthB\a\n" +
+	"\x06health\x18\t \x01(\v2\x14.sallyport.v1.HealthH\x00R\x06health\x125\n" +
+	"\arefused\x18\n" +
+	" \x01(\v2\x19.sallyport.v1.HostRefusedH\x00R\arefusedB\a\n" +
 	"\x05frame\"\xcf\x01\n" +
 	"\tHostHello\x12\x14\n" +
 	"\x05build\x18\x01 \x01(\tR\x05build\x12\x12\n" +
@@ -2940,7 +3052,15 @@ const file_sallyport_v1_host_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x16\n" +
 	"\x06record\x18\x03 \x01(\fR\x06record\x12)\n" +
 	"\x11seen_at_unix_nano\x18\x04 \x01(\x03R\x0eseenAtUnixNano\x12\x1b\n" +
-	"\twaited_ms\x18\x05 \x01(\x03R\bwaitedMs\"Y\n" +
+	"\twaited_ms\x18\x05 \x01(\x03R\bwaitedMs\"\xbf\x01\n" +
+	"\vHostRefused\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x1b\n" +
+	"\trecord_id\x18\x03 \x01(\tR\brecordId\x12#\n" +
+	"\rrecord_digest\x18\x04 \x01(\fR\frecordDigest\x12\x12\n" +
+	"\x04tool\x18\x05 \x01(\tR\x04tool\x12\x12\n" +
+	"\x04code\x18\x06 \x01(\tR\x04code\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"Y\n" +
 	"\n" +
 	"HostAttach\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x14\n" +
@@ -3088,7 +3208,7 @@ func file_sallyport_v1_host_proto_rawDescGZIP() []byte {
 }
 
 var file_sallyport_v1_host_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sallyport_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_sallyport_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_sallyport_v1_host_proto_goTypes = []any{
 	(CancelWhy)(0),                // 0: sallyport.v1.CancelWhy
 	(*DriverFacts)(nil),           // 1: sallyport.v1.DriverFacts
@@ -3106,28 +3226,29 @@ var file_sallyport_v1_host_proto_goTypes = []any{
 	(*SessionAt)(nil),             // 13: sallyport.v1.SessionAt
 	(*HighWater)(nil),             // 14: sallyport.v1.HighWater
 	(*HostCall)(nil),              // 15: sallyport.v1.HostCall
-	(*HostAttach)(nil),            // 16: sallyport.v1.HostAttach
-	(*HostCancel)(nil),            // 17: sallyport.v1.HostCancel
-	(*HostAck)(nil),               // 18: sallyport.v1.HostAck
-	(*HostGate)(nil),              // 19: sallyport.v1.HostGate
-	(*Witness)(nil),               // 20: sallyport.v1.Witness
-	(*EgressDecisions)(nil),       // 21: sallyport.v1.EgressDecisions
-	(*EgressDecision)(nil),        // 22: sallyport.v1.EgressDecision
-	(*Health)(nil),                // 23: sallyport.v1.Health
-	(*ControlFrames)(nil),         // 24: sallyport.v1.ControlFrames
-	(*ControlFrame)(nil),          // 25: sallyport.v1.ControlFrame
-	(*Welcome)(nil),               // 26: sallyport.v1.Welcome
-	(*Journaled)(nil),             // 27: sallyport.v1.Journaled
-	(*CallProgress)(nil),          // 28: sallyport.v1.CallProgress
-	(*CallResult)(nil),            // 29: sallyport.v1.CallResult
-	(*ResultFile)(nil),            // 30: sallyport.v1.ResultFile
-	(*Chunk)(nil),                 // 31: sallyport.v1.Chunk
-	(*SessionChange)(nil),         // 32: sallyport.v1.SessionChange
-	(*GateAnswer)(nil),            // 33: sallyport.v1.GateAnswer
-	(*Origins)(nil),               // 34: sallyport.v1.Origins
-	(*EgressPolicy)(nil),          // 35: sallyport.v1.EgressPolicy
-	(*Checkpoint)(nil),            // 36: sallyport.v1.Checkpoint
-	nil,                           // 37: sallyport.v1.Health.CountersEntry
+	(*HostRefused)(nil),           // 16: sallyport.v1.HostRefused
+	(*HostAttach)(nil),            // 17: sallyport.v1.HostAttach
+	(*HostCancel)(nil),            // 18: sallyport.v1.HostCancel
+	(*HostAck)(nil),               // 19: sallyport.v1.HostAck
+	(*HostGate)(nil),              // 20: sallyport.v1.HostGate
+	(*Witness)(nil),               // 21: sallyport.v1.Witness
+	(*EgressDecisions)(nil),       // 22: sallyport.v1.EgressDecisions
+	(*EgressDecision)(nil),        // 23: sallyport.v1.EgressDecision
+	(*Health)(nil),                // 24: sallyport.v1.Health
+	(*ControlFrames)(nil),         // 25: sallyport.v1.ControlFrames
+	(*ControlFrame)(nil),          // 26: sallyport.v1.ControlFrame
+	(*Welcome)(nil),               // 27: sallyport.v1.Welcome
+	(*Journaled)(nil),             // 28: sallyport.v1.Journaled
+	(*CallProgress)(nil),          // 29: sallyport.v1.CallProgress
+	(*CallResult)(nil),            // 30: sallyport.v1.CallResult
+	(*ResultFile)(nil),            // 31: sallyport.v1.ResultFile
+	(*Chunk)(nil),                 // 32: sallyport.v1.Chunk
+	(*SessionChange)(nil),         // 33: sallyport.v1.SessionChange
+	(*GateAnswer)(nil),            // 34: sallyport.v1.GateAnswer
+	(*Origins)(nil),               // 35: sallyport.v1.Origins
+	(*EgressPolicy)(nil),          // 36: sallyport.v1.EgressPolicy
+	(*Checkpoint)(nil),            // 37: sallyport.v1.Checkpoint
+	nil,                           // 38: sallyport.v1.Health.CountersEntry
 }
 var file_sallyport_v1_host_proto_depIdxs = []int32{
 	1,  // 0: sallyport.v1.OpenSessionRequest.facts:type_name -> sallyport.v1.DriverFacts
@@ -3139,45 +3260,46 @@ var file_sallyport_v1_host_proto_depIdxs = []int32{
 	11, // 6: sallyport.v1.HostFrames.frames:type_name -> sallyport.v1.HostFrame
 	12, // 7: sallyport.v1.HostFrame.hello:type_name -> sallyport.v1.HostHello
 	15, // 8: sallyport.v1.HostFrame.call:type_name -> sallyport.v1.HostCall
-	16, // 9: sallyport.v1.HostFrame.attach:type_name -> sallyport.v1.HostAttach
-	17, // 10: sallyport.v1.HostFrame.cancel:type_name -> sallyport.v1.HostCancel
-	18, // 11: sallyport.v1.HostFrame.ack:type_name -> sallyport.v1.HostAck
-	19, // 12: sallyport.v1.HostFrame.gate:type_name -> sallyport.v1.HostGate
-	20, // 13: sallyport.v1.HostFrame.witness:type_name -> sallyport.v1.Witness
-	21, // 14: sallyport.v1.HostFrame.egress:type_name -> sallyport.v1.EgressDecisions
-	23, // 15: sallyport.v1.HostFrame.health:type_name -> sallyport.v1.Health
-	14, // 16: sallyport.v1.HostHello.high_water:type_name -> sallyport.v1.HighWater
-	13, // 17: sallyport.v1.HostHello.sessions:type_name -> sallyport.v1.SessionAt
-	0,  // 18: sallyport.v1.HostCancel.why:type_name -> sallyport.v1.CancelWhy
-	22, // 19: sallyport.v1.EgressDecisions.decisions:type_name -> sallyport.v1.EgressDecision
-	37, // 20: sallyport.v1.Health.counters:type_name -> sallyport.v1.Health.CountersEntry
-	25, // 21: sallyport.v1.ControlFrames.frames:type_name -> sallyport.v1.ControlFrame
-	26, // 22: sallyport.v1.ControlFrame.welcome:type_name -> sallyport.v1.Welcome
-	27, // 23: sallyport.v1.ControlFrame.journaled:type_name -> sallyport.v1.Journaled
-	28, // 24: sallyport.v1.ControlFrame.progress:type_name -> sallyport.v1.CallProgress
-	29, // 25: sallyport.v1.ControlFrame.result:type_name -> sallyport.v1.CallResult
-	31, // 26: sallyport.v1.ControlFrame.chunk:type_name -> sallyport.v1.Chunk
-	32, // 27: sallyport.v1.ControlFrame.session:type_name -> sallyport.v1.SessionChange
-	34, // 28: sallyport.v1.ControlFrame.origins:type_name -> sallyport.v1.Origins
-	35, // 29: sallyport.v1.ControlFrame.egress:type_name -> sallyport.v1.EgressPolicy
-	14, // 30: sallyport.v1.ControlFrame.high_water:type_name -> sallyport.v1.HighWater
-	33, // 31: sallyport.v1.ControlFrame.gate:type_name -> sallyport.v1.GateAnswer
-	36, // 32: sallyport.v1.ControlFrame.checkpoint:type_name -> sallyport.v1.Checkpoint
-	14, // 33: sallyport.v1.Welcome.high_water:type_name -> sallyport.v1.HighWater
-	30, // 34: sallyport.v1.CallResult.files:type_name -> sallyport.v1.ResultFile
-	2,  // 35: sallyport.v1.Host.OpenSession:input_type -> sallyport.v1.OpenSessionRequest
-	4,  // 36: sallyport.v1.Host.ResumeSession:input_type -> sallyport.v1.ResumeSessionRequest
-	6,  // 37: sallyport.v1.Host.CloseSession:input_type -> sallyport.v1.CloseSessionRequest
-	10, // 38: sallyport.v1.Host.Link:input_type -> sallyport.v1.HostFrames
-	3,  // 39: sallyport.v1.Host.OpenSession:output_type -> sallyport.v1.OpenSessionResponse
-	5,  // 40: sallyport.v1.Host.ResumeSession:output_type -> sallyport.v1.ResumeSessionResponse
-	7,  // 41: sallyport.v1.Host.CloseSession:output_type -> sallyport.v1.CloseSessionResponse
-	24, // 42: sallyport.v1.Host.Link:output_type -> sallyport.v1.ControlFrames
-	39, // [39:43] is the sub-list for method output_type
-	35, // [35:39] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	17, // 9: sallyport.v1.HostFrame.attach:type_name -> sallyport.v1.HostAttach
+	18, // 10: sallyport.v1.HostFrame.cancel:type_name -> sallyport.v1.HostCancel
+	19, // 11: sallyport.v1.HostFrame.ack:type_name -> sallyport.v1.HostAck
+	20, // 12: sallyport.v1.HostFrame.gate:type_name -> sallyport.v1.HostGate
+	21, // 13: sallyport.v1.HostFrame.witness:type_name -> sallyport.v1.Witness
+	22, // 14: sallyport.v1.HostFrame.egress:type_name -> sallyport.v1.EgressDecisions
+	24, // 15: sallyport.v1.HostFrame.health:type_name -> sallyport.v1.Health
+	16, // 16: sallyport.v1.HostFrame.refused:type_name -> sallyport.v1.HostRefused
+	14, // 17: sallyport.v1.HostHello.high_water:type_name -> sallyport.v1.HighWater
+	13, // 18: sallyport.v1.HostHello.sessions:type_name -> sallyport.v1.SessionAt
+	0,  // 19: sallyport.v1.HostCancel.why:type_name -> sallyport.v1.CancelWhy
+	23, // 20: sallyport.v1.EgressDecisions.decisions:type_name -> sallyport.v1.EgressDecision
+	38, // 21: sallyport.v1.Health.counters:type_name -> sallyport.v1.Health.CountersEntry
+	26, // 22: sallyport.v1.ControlFrames.frames:type_name -> sallyport.v1.ControlFrame
+	27, // 23: sallyport.v1.ControlFrame.welcome:type_name -> sallyport.v1.Welcome
+	28, // 24: sallyport.v1.ControlFrame.journaled:type_name -> sallyport.v1.Journaled
+	29, // 25: sallyport.v1.ControlFrame.progress:type_name -> sallyport.v1.CallProgress
+	30, // 26: sallyport.v1.ControlFrame.result:type_name -> sallyport.v1.CallResult
+	32, // 27: sallyport.v1.ControlFrame.chunk:type_name -> sallyport.v1.Chunk
+	33, // 28: sallyport.v1.ControlFrame.session:type_name -> sallyport.v1.SessionChange
+	35, // 29: sallyport.v1.ControlFrame.origins:type_name -> sallyport.v1.Origins
+	36, // 30: sallyport.v1.ControlFrame.egress:type_name -> sallyport.v1.EgressPolicy
+	14, // 31: sallyport.v1.ControlFrame.high_water:type_name -> sallyport.v1.HighWater
+	34, // 32: sallyport.v1.ControlFrame.gate:type_name -> sallyport.v1.GateAnswer
+	37, // 33: sallyport.v1.ControlFrame.checkpoint:type_name -> sallyport.v1.Checkpoint
+	14, // 34: sallyport.v1.Welcome.high_water:type_name -> sallyport.v1.HighWater
+	31, // 35: sallyport.v1.CallResult.files:type_name -> sallyport.v1.ResultFile
+	2,  // 36: sallyport.v1.Host.OpenSession:input_type -> sallyport.v1.OpenSessionRequest
+	4,  // 37: sallyport.v1.Host.ResumeSession:input_type -> sallyport.v1.ResumeSessionRequest
+	6,  // 38: sallyport.v1.Host.CloseSession:input_type -> sallyport.v1.CloseSessionRequest
+	10, // 39: sallyport.v1.Host.Link:input_type -> sallyport.v1.HostFrames
+	3,  // 40: sallyport.v1.Host.OpenSession:output_type -> sallyport.v1.OpenSessionResponse
+	5,  // 41: sallyport.v1.Host.ResumeSession:output_type -> sallyport.v1.ResumeSessionResponse
+	7,  // 42: sallyport.v1.Host.CloseSession:output_type -> sallyport.v1.CloseSessionResponse
+	25, // 43: sallyport.v1.Host.Link:output_type -> sallyport.v1.ControlFrames
+	40, // [40:44] is the sub-list for method output_type
+	36, // [36:40] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_host_proto_init() }
@@ -3195,8 +3317,9 @@ func file_sallyport_v1_host_proto_init() {
 		(*HostFrame_Witness)(nil),
 		(*HostFrame_Egress)(nil),
 		(*HostFrame_Health)(nil),
+		(*HostFrame_Refused)(nil),
 	}
-	file_sallyport_v1_host_proto_msgTypes[24].OneofWrappers = []any{
+	file_sallyport_v1_host_proto_msgTypes[25].OneofWrappers = []any{
 		(*ControlFrame_Welcome)(nil),
 		(*ControlFrame_Journaled)(nil),
 		(*ControlFrame_Progress)(nil),
@@ -3215,7 +3338,7 @@ func file_sallyport_v1_host_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_host_proto_rawDesc), len(file_sallyport_v1_host_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -656,7 +656,7 @@ type CallRow struct {
 	Owner         string                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	Profile       string                 `protobuf:"bytes,4,opt,name=profile,proto3" json:"profile,omitempty"`
 	Connection    string                 `protobuf:"bytes,5,opt,name=connection,proto3" json:"connection,omitempty"`
-	Tool          string                 `protobuf:"bytes,6,opt,name=tool,proto3" json:"tool,omitempty"` // the server's name
+	Tool          string                 `protobuf:"bytes,6,opt,name=tool,proto3" json:"tool,omitempty"` // the server's name; where no connection has it, what the agent called
 	Effect        string                 `protobuf:"bytes,7,opt,name=effect,proto3" json:"effect,omitempty"`
 	State         string                 `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`
 	Attempt       int32                  `protobuf:"varint,9,opt,name=attempt,proto3" json:"attempt,omitempty"`
