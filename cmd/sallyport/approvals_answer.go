@@ -47,7 +47,7 @@ func (c *approvalsAnswerCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	r, err := answer(api.Decide(ctx, &sallyportv1.DecideRequest{Approval: shown.GetApproval().GetId(), Digest: digest, Decision: "answer", Answer: raw}))
 	if err != nil {
-		return err
+		return decided(err)
 	}
 	if g.JSON {
 		g.printJSON(r)

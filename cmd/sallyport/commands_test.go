@@ -342,6 +342,7 @@ func cmdPolicy(ts *testscript.TestScript, neg bool, args []string) {
       echo:         {effect: read}
       list_issues:  {effect: read, repeat: true}
       fail:         {effect: read}
+      choose:       {effect: read}
       create_issue: {effect: write, as: new_issue}
       add_comment:  {effect: write}
 `, m[1])+ts.ReadFile(args[1]))

@@ -148,9 +148,13 @@ func (c *applyCmd) Run(ctx context.Context, g *Globals) error {
 	if len(r.GetProblems()) > 0 {
 		return g.problems(c.File, r.GetProblems()) // somebody changed what the file rests on since the plan
 	}
-	var failed []string
+	var failed, bare []string
 	for _, t := range r.GetTests() {
-		if !t.GetOk() {
+		switch {
+		case t.GetOk():
+		case errs.Code(t.GetCode()) == errs.NotConnected:
+			bare = append(bare, t.GetConnection())
+		default:
 			failed = append(failed, t.GetConnection())
 		}
 		if !g.JSON {
@@ -162,6 +166,9 @@ func (c *applyCmd) Run(ctx context.Context, g *Globals) error {
 			strings.Join(failed, ", "), failed[0])
 	}
 	g.note("Applied.")
+	for _, name := range bare { // the next step of a new connection, no failure
+		g.note("%s is not in service before it has its credential: sallyport credentials set %[1]s, then sallyport connections enable %[1]s", name)
+	}
 	return nil
 }
 

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -63,6 +66,9 @@ func stateFindings(state string, add func(sandbox.FindingLevel, string, string, 
 	case err != nil:
 		add(sandbox.Failure, "state", "%s cannot be looked at: use the account that made it", state)
 		return
+	case foreign(info) != "":
+		add(sandbox.Failure, "state", "%s belongs to %s: run as that user, or name a directory of your own with --state", state, foreign(info))
+		return
 	case info.Mode().Perm()&0o077 != 0:
 		add(sandbox.Failure, "state", "others can enter %s; type: chmod 700 %s", state, state)
 		return
@@ -89,6 +95,18 @@ func stateFindings(state string, add func(sandbox.FindingLevel, string, string, 
 			}
 		}
 	}
+}
+
+// foreign names the owner of what is not this user's, "" for what is.
+func foreign(info os.FileInfo) string {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) == os.Geteuid() {
+		return ""
+	}
+	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
+		return u.Username
+	}
+	return fmt.Sprintf("uid %d", st.Uid)
 }
 
 // File systems on which fsync promises less than it says.

@@ -19,7 +19,7 @@ import (
 	"sallyport.dev/identity"
 )
 
-// Exit codes. run returns the agent's own code, and 125 when Sallyport failed before it ran.
+// Exit codes. run returns the agent's own code, 125 when Sallyport failed before it ran, and 143 when its host ended it.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -29,6 +29,7 @@ const (
 	exitDecided     = 5
 	exitUncertain   = 6
 	exitRun         = 125
+	exitStopped     = 128 + int(syscall.SIGTERM)
 )
 
 // cli is the whole command line: nouns, then verbs.
@@ -84,14 +85,25 @@ type notBuilt struct {
 
 // instead says what does the same today, for commands that have such a thing.
 var instead = map[string]string{
-	"demo":      "; in a checkout of Sallyport, type: make demo",
-	"login":     "; on control's machine no sign-in is needed",
-	"sandboxes": "; sallyport sessions list shows what runs",
+	"demo":                "; in a checkout of Sallyport, type: make demo",
+	"attach":              "; sallyport run starts a sandbox of its own",
+	"login":               "; on control's machine no sign-in is needed",
+	"sandboxes":           "; sallyport sessions list shows what runs",
+	"sessions park":       "; sallyport sessions close ends one for good",
+	"sessions resume":     "; sallyport run starts a new session",
+	"connections add":     "; write it into sallyport.yaml (sallyport schema says how), then type: sallyport apply",
+	"connections rm":      "; take it out of sallyport.yaml, then type: sallyport apply --prune",
+	"catalogs approve":    "; put the digest that pull printed into sallyport.yaml, then type: sallyport apply",
+	"catalogs reject":     "; leave the digest in sallyport.yaml as it is",
+	"credentials connect": "; sallyport credentials set stores a token that you have",
+	"credentials rotate":  "; sallyport credentials set seals a value again",
 }
 
 // Run says so.
 func (notBuilt) Run(k *kong.Context) error {
-	return errs.Newf(errs.Unavailable, "%s: not built%s", k.Selected().FullPath(), instead[k.Selected().Name])
+	path := k.Selected().FullPath()
+	_, command, _ := strings.Cut(path, " ")
+	return errs.Newf(errs.Unavailable, "%s: not built%s", path, instead[command])
 }
 
 func main() {

@@ -51,7 +51,7 @@ func commandPage(root *kong.Node) string {
 	var b strings.Builder
 	b.WriteString(generated + "# The command line\n\nEvery command takes the global flags:\n\n")
 	flagList(&b, root)
-	b.WriteString("\nExit codes: 0 ok, 1 failed or refused, 2 usage, 3 unreachable, 4 not allowed, 5 decided by somebody else, 6 uncertain; `run` returns the agent's code, 125 when Sallyport failed before it ran.\n")
+	b.WriteString("\nExit codes: 0 ok, 1 failed or refused, 2 usage, 3 unreachable, 4 not allowed, 5 decided by somebody else, 6 uncertain; `run` returns the agent's code, 125 when Sallyport failed before it ran, 143 when its host ended it (revoked, closed, or stopped).\n")
 	var walk func(n *kong.Node, path string)
 	walk = func(n *kong.Node, path string) {
 		for _, child := range n.Children {

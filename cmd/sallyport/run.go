@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"sallyport.dev/api/sallyport/v1"
@@ -37,7 +38,8 @@ type runCmd struct {
 	Args       []string           `arg:"" optional:"" passthrough:"" help:"-- and the agent's command."`
 }
 
-// Run runs an agent in a closed sandbox and returns its exit code; 125 when Sallyport failed before it ran.
+// Run runs an agent in a closed sandbox and returns its exit code; 125 when Sallyport failed before it ran; 143 when its host ended it: whatever the
+// agent made of being told to end, who waits for it learns that it did not finish.
 func (c *runCmd) Run(ctx context.Context, g *Globals) error {
 	out, err := c.run(ctx, g)
 	for _, r := range out.Remarks {
@@ -46,6 +48,9 @@ func (c *runCmd) Run(ctx context.Context, g *Globals) error {
 	switch {
 	case out.Stopped != "":
 		g.note("The sandbox was ended: %s", oneLine(out.Stopped))
+		if out.Ran {
+			return exitError{code: exitStopped, err: err}
+		}
 	case err == nil && out.Ran:
 		return exitError{code: out.Code}
 	}
@@ -112,9 +117,10 @@ func (c *runCmd) run(ctx context.Context, g *Globals) (supervisor.Outcome, error
 	if err := ctx.Err(); err != nil {
 		return failed, errs.Wrap(errs.Cancelled, "stopped before the agent ran", err)
 	}
-	// From here on signals are the supervisor's: it knows which of them end the sandbox, and hands the others, such as an interrupt, to the agent.
+	// From here on signals are the supervisor's: it knows which of them end the sandbox, and hands the others, such as an interrupt, to the agent. One
+	// that came before, and nobody looked at yet, is heard by Cancelled.
 	return supervisor.Run(context.WithoutCancel(ctx), supervisor.Config{
-		Job: job, Driver: driver, Host: host, Stdio: supervisor.Stdio{In: in, Out: out, Err: errOut}, Log: log,
+		Job: job, Driver: driver, Host: host, Stdio: supervisor.Stdio{In: in, Out: out, Err: errOut}, Log: log, Cancelled: ctx.Done(),
 		Started: func(f sandbox.Facts) {
 			for _, n := range f.Notes {
 				g.note("Note: %s", oneLine(n))
@@ -182,13 +188,15 @@ func (c *runCmd) job(g *Globals, a harness.Found, args []string, o *daemon.Opene
 	return c.configure(g, a, args, o, plan)
 }
 
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
 // named are the variables that the person named: set, or kept by name.
 func (c *runCmd) named() ([]string, error) {
 	var env []string
 	for _, e := range c.Env {
 		name, _, set := strings.Cut(e, "=")
-		if name == "" {
-			return nil, errs.Newf(errs.Invalid, "--env %q has no name", e)
+		if !envName.MatchString(name) {
+			return nil, errs.Newf(errs.Invalid, "--env %q names no variable: a name has letters, digits and _, and begins with no digit", e)
 		}
 		if !set {
 			v, ok := os.LookupEnv(name)

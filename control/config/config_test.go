@@ -111,7 +111,7 @@ func TestReadBad(t *testing.T) {
 		"reserved name":          {"as: new_issue", "as: await_call", "await_call", "Sallyport's own"},
 		"bad name":               {"as: new_issue", "as: New-Issue", "New-Issue", "of a-z, 0-9 and _"},
 		"collision":              {"as: new_issue", "as: tracker_list_issues", "dev", "same name in the sandbox"},
-		"hold too long":          {"hold: 0s", "hold: 11m", "hold", "must be 0s to 540s"},
+		"hold too long":          {"hold: 0s", "hold: 11m", "hold", "must be 0s to 9m"},
 		"standing without until": {"until: 2027-01-31, ", "", "nightly", "is missing: a standing grant ends"},
 		"standing in the past":   {"until: 2027-01-31", "until: 2026-01-31", "until", "has passed"},
 		"standing for ever":      {"until: 2027-01-31", "until: 2099-01-31", "until", "400 days"},

@@ -223,7 +223,7 @@ func Length(d time.Duration) string {
 		return fmt.Sprintf("%dd", d/day)
 	case d >= time.Hour && d%time.Hour == 0:
 		return fmt.Sprintf("%dh", d/time.Hour)
-	case d >= 10*time.Minute && d%time.Minute == 0:
+	case d >= 5*time.Minute && d%time.Minute == 0:
 		return fmt.Sprintf("%dm", d/time.Minute)
 	case d%time.Second == 0:
 		return fmt.Sprintf("%ds", d/time.Second)

@@ -151,6 +151,7 @@ func (o *operatorService) probe(ctx context.Context, c control.Connection, by co
 	started := time.Now()
 	outcome, err := o.s.jobs.run(ctx, intent.Probe, c, by)
 	if err != nil {
+		report.Code = string(errs.CodeOf(err))
 		report.Steps = append(report.Steps, &sallyportv1.TestStep{Name: "worker", Detail: errs.Message(err), TookUs: time.Since(started).Microseconds()})
 		return report, ""
 	}

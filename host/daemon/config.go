@@ -28,17 +28,17 @@ func ReadConfig(path string) (Config, error) {
 		return c, nil
 	}
 	if err != nil {
-		return c, errs.Wrap(errs.Invalid, path+" cannot be read", err)
+		return c, errs.Wrap(errs.Invalid, path+" cannot be read; run as the user that the state directory belongs to", err)
 	}
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o022 != 0 {
 		return c, errs.Newf(errs.NotAllowed, "others can write %s, which names commands that this host runs: chmod 600 %s", path, path)
 	}
 	c = Config{}
 	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
-		return c, errs.Newf(errs.Invalid, "%s: %s", path, yaml.FormatError(err, false, false))
+		return c, errs.Newf(errs.Invalid, "%s: %s; mend that line, then start the host again", path, yaml.FormatError(err, false, false))
 	}
 	if c.Version != 1 {
-		return c, errs.Newf(errs.Invalid, "%s: version must be 1", path)
+		return c, errs.Newf(errs.Invalid, "%s: version must be 1: write version: 1 as its first line", path)
 	}
 	for name, s := range c.Models {
 		if err := s.Validate(name); err != nil {

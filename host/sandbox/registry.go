@@ -30,6 +30,9 @@ func (r Registry) Choose(name string, demanded Closed, insecure bool) (Driver, e
 	d := r.drivers[i]
 	switch has := d.Capabilities().Closed; Meets(has, demanded) {
 	case Enough:
+		if insecure {
+			return nil, errs.Newf(errs.Invalid, "driver %s makes a sandbox: leave --insecure-no-sandbox out; it is for profiles with sandbox: {driver: process}", name)
+		}
 		return d, nil
 	case NeedsConsent:
 		return nil, errs.Newf(errs.NotAllowed, "driver %s only asserts that its network is closed; a profile that accepts this says closed: asserted", name)

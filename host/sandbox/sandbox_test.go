@@ -38,6 +38,7 @@ func TestChoose(t *testing.T) {
 	}{
 		{"bwrap", sandbox.Proven, false, "", ""},
 		{"bwrap", "", false, "", ""},
+		{"bwrap", "", true, errs.Invalid, "leave --insecure-no-sandbox out"},
 		{"bwrap", sandbox.Asserted, false, "", ""},
 		{"bwrap", "nonsense", false, errs.NotAllowed, ""},
 		{"cloud", sandbox.Proven, false, errs.NotAllowed, "closed: asserted"},

@@ -48,6 +48,9 @@ type Config struct {
 	// Grace is how long the agent may take to end by itself once it is told to; 0: 5 s.
 	Grace time.Duration
 	Log   *slog.Logger
+	// Cancelled, when closed before the gate is open, ends the attempt: who told the caller to stop before [Run] took the signals over is heard. Later
+	// it means nothing. nil: nobody can.
+	Cancelled <-chan struct{}
 	// Started is called once the gate is open.
 	Started func(sandbox.Facts)
 }
@@ -177,7 +180,12 @@ func (r *run) open(ctx context.Context, p sandbox.Process, signals *signalled, e
 	select {
 	case err := <-opened:
 		if err == nil {
-			return nil
+			select {
+			case <-r.Cancelled:
+				return r.stoppedEarly()
+			default:
+				return nil
+			}
 		}
 		if ctx.Err() != nil && errs.CodeOf(err) == errs.Internal {
 			err = errs.New(errs.Unavailable, "the host did not open the sandbox's gate in time; its log says why")
@@ -187,6 +195,8 @@ func (r *run) open(ctx context.Context, p sandbox.Process, signals *signalled, e
 		r.outcome.Code = Failed
 		r.Log.Error("the sandbox ended before its gate was open", "code", e.exit.Code, "err", e.err)
 		failed = errs.New(errs.Unavailable, "the sandbox ended before its gate was open; its message stands above")
+	case <-r.Cancelled:
+		failed = r.stoppedEarly()
 	case s := <-signals.all:
 		failed = errs.Newf(errs.Cancelled, "stopped by %v before the agent ran", s)
 		r.outcome.Code = 128 + number(s)
@@ -196,6 +206,11 @@ func (r *run) open(ctx context.Context, p sandbox.Process, signals *signalled, e
 		r.Log.Debug("the gate was given up", "err", err)
 	}
 	return failed
+}
+
+func (r *run) stoppedEarly() error {
+	r.outcome.Code = Failed
+	return errs.New(errs.Cancelled, "stopped before the agent ran")
 }
 
 // attend is the agent's life: its output, its terminal, signals both ways, and whatever ends it.

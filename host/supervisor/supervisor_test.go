@@ -371,3 +371,28 @@ func runForTest() int {
 	}
 	return o.Code
 }
+
+// A person who interrupts while the sandbox is made is heard, whoever had the signals then: nothing of it is left, and the agent never ran.
+func TestCancelledBeforeTheGate(t *testing.T) {
+	cancelled := make(chan struct{})
+	close(cancelled)
+	for name, open := range map[string]func(context.Context, gate.Proof) error{
+		"while it waits":   func(ctx context.Context, _ gate.Proof) error { <-ctx.Done(); return ctx.Err() },
+		"as it was opened": nil, // at once
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, "/bin/sh", "-c", "echo never")
+			f.cfg.Cancelled = cancelled
+			if open != nil {
+				f.host.open = open
+			}
+			o, err := f.run(t, t.Context())
+			if !errs.Is(err, errs.Cancelled) || o.Ran || o.Code != supervisor.Failed || f.out.Len() != 0 {
+				t.Errorf("%+v, %v, %q", o, err, f.out)
+			}
+			if f.host.ended == nil || !f.host.ended.Absent {
+				t.Errorf("the host was told %+v", f.host.ended)
+			}
+		})
+	}
+}

@@ -70,7 +70,7 @@ func ended(t *testing.T, w *world) {
 			session := r.session(t)
 			w.cli(t, append(command, session)...)
 			out, code := r.end(t)
-			if out != "tidy\n" || code != 5 || !strings.Contains(r.stderr.String(), "The sandbox was ended: ") {
+			if out != "tidy\n" || code != 143 || !strings.Contains(r.stderr.String(), "The sandbox was ended: ") {
 				t.Errorf("%q, exit code %d\n%s", out, code, r.stderr.String())
 			}
 			until(t.Context(), t, "the session to be closed", func() bool { return w.sessionState(t, session) == "closed" })

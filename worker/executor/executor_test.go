@@ -12,6 +12,7 @@ import (
 
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/intent"
+	"sallyport.dev/worker/upstream"
 )
 
 func expect(t *testing.T, l *fakeLink, want ...string) {
@@ -370,6 +371,16 @@ func TestContinuationAndCallback(t *testing.T) {
 		synctest.Wait()
 		if c := r.up.calls[0]; string(c.InputResponses) != `{"a": 1.0}` || string(c.RequestState) != `"s"` {
 			t.Errorf("%s %s", c.InputResponses, c.RequestState)
+		}
+		// Only to a server of the era in which its questions come back as an answer is it said that somebody could answer.
+		for protocol, elicit := range map[string]bool{upstream.Modern: true, "2025-11-25": false, "": false} {
+			in := r.intent(intent.Write)
+			in.Protocol = protocol
+			r.x.Intent(r.link, r.job(in, true))
+			synctest.Wait()
+			if c := r.up.calls[len(r.up.calls)-1]; c.ID != in.ID || c.Elicit != elicit {
+				t.Errorf("to %q: elicitation %t", protocol, c.Elicit)
+			}
 		}
 		r.link.take()
 		for _, bad := range []string{`{"other":1}`, `[]`, `{"requestState":1,"requestState":2}`, `{`} {

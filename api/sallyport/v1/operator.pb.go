@@ -3054,6 +3054,7 @@ type TestReport struct {
 	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
 	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
 	Steps         []*TestStep            `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
+	Code          string                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"` // why it was not run at all, such as not_connected: it has no credential yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3107,6 +3108,13 @@ func (x *TestReport) GetSteps() []*TestStep {
 		return x.Steps
 	}
 	return nil
+}
+
+func (x *TestReport) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
 }
 
 type TestStep struct {
@@ -6472,14 +6480,15 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"connection\x18\x01 \x01(\tR\n" +
 	"connection\x12\x12\n" +
-	"\x04yaml\x18\x02 \x01(\fR\x04yaml\"j\n" +
+	"\x04yaml\x18\x02 \x01(\fR\x04yaml\"~\n" +
 	"\n" +
 	"TestReport\x12\x1e\n" +
 	"\n" +
 	"connection\x18\x01 \x01(\tR\n" +
 	"connection\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12,\n" +
-	"\x05steps\x18\x03 \x03(\v2\x16.sallyport.v1.TestStepR\x05steps\"_\n" +
+	"\x05steps\x18\x03 \x03(\v2\x16.sallyport.v1.TestStepR\x05steps\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\tR\x04code\"_\n" +
 	"\bTestStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x16\n" +
