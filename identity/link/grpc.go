@@ -29,6 +29,8 @@ const (
 const (
 	streamWindow     = 2 << 20
 	connectionWindow = 4 << 20
+	// A chunk leaves in one write, and wakes the peer once.
+	writeBuffer = 320 << 10
 )
 
 // Keepalive: a peer that is gone is noticed within 15 s.
@@ -48,6 +50,7 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.MaxSendMsgSize(MaxMessage),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connectionWindow),
+		grpc.WriteBufferSize(writeBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveTime, Timeout: keepaliveTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace,
 		}),
@@ -64,7 +67,7 @@ func (handshaken) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	if !ok || !t.ConnectionState().HandshakeComplete {
 		return nil, nil, errNoTLS
 	}
-	return t, credentials.TLSInfo{
+	return sessionOf(t), credentials.TLSInfo{
 		State:          t.ConnectionState(),
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 	}, nil
@@ -90,7 +93,7 @@ func (handshaken) OverrideServerName(string) error { return nil }
 // the environment. Errors: [errs.Invalid].
 func Dial(src *identity.Source, control spiffeid.ID, address string) (*grpc.ClientConn, error) {
 	cc, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(credentials.NewTLS(identity.LinkClient(src, control))),
+		grpc.WithTransportCredentials(dialer{credentials.NewTLS(identity.LinkClient(src, control))}),
 		grpc.WithContextDialer(enrol.Dial),
 		grpc.WithNoProxy(),
 		// A Link names no host: who is on the other side is decided by its SPIFFE id.
@@ -103,6 +106,7 @@ func Dial(src *identity.Source, control spiffeid.ID, address string) (*grpc.Clie
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connectionWindow),
+		grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 	)

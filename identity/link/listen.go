@@ -102,7 +102,7 @@ func (l *Listener) serve(ctx context.Context, config *tls.Config) {
 		go func() {
 			defer l.done.Done()
 			defer func() { <-l.slots }()
-			l.handshake(ctx, tls.Server(raw, config))
+			l.handshake(ctx, tls.Server(newBelow(raw), config))
 		}()
 	}
 }

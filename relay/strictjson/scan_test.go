@@ -294,3 +294,21 @@ func BenchmarkCheck(b *testing.B) {
 		})
 	}
 }
+
+// Walking a checked text skips strings by their quotes; a quote behind backslashes is one only where they are even.
+func TestWalkSkipsEscapedQuotes(t *testing.T) {
+	for _, text := range []string{`\"`, `\\`, `\\\"`, `\"\"`, `a\\`, `a\"b\\`, strings.Repeat(`\\`, 1000), strings.Repeat(`\"`, 1000), ``} {
+		object := []byte(`{"` + text + `x":["` + text + `",{"` + text + `":"` + text + `"}],"last":1}`)
+		if err := Check(object); err != nil {
+			t.Fatalf("%.40s: %v", object, err)
+		}
+		if last, ok := Lookup(object, "last"); !ok || string(last) != "1" {
+			t.Errorf("%.40s: %q", object, last)
+		}
+		for element := range Elements([]byte(`["` + text + `"]`)) {
+			if string(element) != `"`+text+`"` {
+				t.Errorf("%.40s: %.40s", text, element)
+			}
+		}
+	}
+}

@@ -120,12 +120,19 @@ func skipString(d []byte, i int) (int, bool) {
 	if i >= len(d) || d[i] != '"' {
 		return 0, false
 	}
-	for i++; i < len(d); i++ {
-		switch d[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1, true
+	for i++; i < len(d); {
+		n := bytes.IndexByte(d[i:], '"') // many bytes at a time: strings can be long
+		if n < 0 {
+			return 0, false
+		}
+		quote := i + n
+		// A quote that an odd number of backslashes stands before is part of the string.
+		slashes := 0
+		for quote-slashes > i && d[quote-slashes-1] == '\\' {
+			slashes++
+		}
+		if i = quote + 1; slashes%2 == 0 {
+			return i, true
 		}
 	}
 	return 0, false

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sallyport.dev/identity/rawio"
 	"sallyport.dev/worker/netguard"
 )
 
@@ -278,7 +279,7 @@ func (c *Client) dialGuarded(ctx context.Context, r *route) (*meter, net.Conn, n
 	if err := step(func(ctx context.Context) (err error) {
 		var raw net.Conn
 		raw, addr, err = c.guard.Dial(ctx, checked)
-		m = &meter{Conn: raw}
+		m = &meter{Conn: rawio.New(raw)}
 		return err
 	}); err != nil {
 		return nil, nil, addr, err
