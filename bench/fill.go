@@ -14,13 +14,16 @@ import (
 // seeds is how many calls are copied again and again.
 const seeds = 1000
 
-// fillJournal makes a journal hold so many calls: it stops control, copies the first thousand, with their bodies and audit records, under other ids and
+// filler grows a journal, again and again.
+type filler struct{ records int64 } // audit records of the seeds
+
+// journal makes a journal hold so many calls: it stops control, copies the first thousand, with their bodies and audit records, under other ids and
 // sessions, and starts control again. The copies' audit records do not verify; nothing here reads them.
-func fillJournal(ctx context.Context, r *rig.Rig, calls int) error {
+func (f *filler) journal(ctx context.Context, r *rig.Rig, calls int) error {
 	if err := r.StopPart(ctx, rig.Control); err != nil {
 		return err
 	}
-	if err := copyCalls(ctx, filepath.Join(r.State(), "control", "store.db"), calls); err != nil {
+	if err := f.copyCalls(ctx, filepath.Join(r.State(), "control", "store.db"), calls); err != nil {
 		return fmt.Errorf("filling the journal: %w", err)
 	}
 	if err := r.StartPart(ctx, rig.Control); err != nil {
@@ -34,7 +37,7 @@ func fillJournal(ctx context.Context, r *rig.Rig, calls int) error {
 	return nil
 }
 
-func copyCalls(ctx context.Context, path string, calls int) error {
+func (f *filler) copyCalls(ctx context.Context, path string, calls int) error {
 	db, err := sqlite3.Open("file:" + path)
 	if err != nil {
 		return err
@@ -48,22 +51,26 @@ func copyCalls(ctx context.Context, path string, calls int) error {
 	if err != nil {
 		return err
 	}
-	var have, records int64
-	if err := one(db, "SELECT count(*) FROM calls WHERE seq <= "+fmt.Sprint(seeds), &have); err != nil {
+	var have, records, batches int64
+	if err := one(db, "SELECT count(*) FROM calls", &have); err != nil {
 		return err
 	}
 	if have < seeds {
 		return fmt.Errorf("only %d calls to copy", have)
 	}
-	if err := one(db, "SELECT max(last) FROM batches", &records); err != nil {
+	if err := one(db, "SELECT max(last) FROM batches", &batches); err != nil {
 		return err
 	}
+	if f.records == 0 {
+		f.records = batches
+	}
+	records = f.records
 	var last int64
 	if err := one(db, "SELECT max(seq) FROM calls", &last); err != nil {
 		return err
 	}
 	other := map[string]string{
-		"seq": "seq + %[1]d", "id": "lower(substr(hex(randomblob(13)), 1, 26))", "session": "'session' || %[2]d", "unread": "NULL",
+		"seq": "seq + %[1]d", "id": "lower(substr(hex(randomblob(13)), 1, 26))", "session": "'session' || (%[1]d + %[2]d)", "unread": "NULL",
 	}
 	var into, from []string
 	for _, c := range columns {
@@ -75,11 +82,11 @@ func copyCalls(ctx context.Context, path string, calls int) error {
 		}
 	}
 	call := "INSERT INTO calls (" + strings.Join(into, ", ") + ") SELECT " + strings.Join(from, ", ") + " FROM calls WHERE seq <= " + fmt.Sprint(seeds)
-	for k := range int64(calls/seeds - 1) {
+	for k := range (int64(calls) - have) / seeds {
 		off := last + k*seeds
 		sql := fmt.Sprintf(call, off, k)
 		sql += fmt.Sprintf("; INSERT INTO bodies (key, org, at, parts, part, sealed) SELECT key + %d, org, at, parts, part, sealed FROM bodies WHERE key < %d", off*16, (seeds+1)*16)
-		sql += fmt.Sprintf("; INSERT INTO batches (first, last, org, run, at, records, link) SELECT first + %[1]d, last + %[1]d, org, run, at, records, link FROM batches WHERE first <= %[2]d", records*(k+1), records)
+		sql += fmt.Sprintf("; INSERT INTO batches (first, last, org, run, at, records, link) SELECT first + %[1]d, last + %[1]d, org, run, at, records, link FROM batches WHERE first <= %[2]d", batches+records*k, records)
 		if err := db.Exec("BEGIN; " + sql + "; COMMIT"); err != nil {
 			return err
 		}

@@ -42,7 +42,8 @@ type bench struct {
 	programs rig.Programs
 	quick    bool
 	report   *report
-	unclean  error // what could not be cleaned up
+	plots    string // folder for the plots; "" draws none
+	unclean  error  // what could not be cleaned up
 }
 
 // n is how often something is measured.
@@ -65,8 +66,9 @@ func (b *bench) note(err error) { b.unclean = errors.Join(b.unclean, err) }
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "less of everything: under a minute, and less sure")
-	only := flags.String("only", "", "measure only the groups whose names match: machine, relay, path, sdk, revoke, neighbour, idle, journal")
+	only := flags.String("only", "", "measure only the groups whose names match: machine, relay, path, sdk, peers, revoke, neighbour, idle, growth, journal")
 	bin := flags.String("bin", "", "folder for the built programs; default: bin/ of the checkout")
+	plots := flags.String("plots", "", "folder for the plots of growth; default: docs of the checkout, and none with --quick")
 	out := flags.String("out", "", "folder for the numbers; default: bench/out of the checkout")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -82,8 +84,11 @@ func run(ctx context.Context, args []string) error {
 	if *out == "" {
 		*out = filepath.Join(root, "bench", "out")
 	}
+	if *plots == "" && !*quick {
+		*plots = filepath.Join(root, "docs")
+	}
 	began := time.Now()
-	b := &bench{quick: *quick, report: &report{progress: os.Stderr}}
+	b := &bench{quick: *quick, plots: *plots, report: &report{progress: os.Stderr}}
 	fmt.Fprintln(os.Stderr, "building")
 	if b.programs, err = rig.Build(ctx, *bin); err != nil {
 		return err
@@ -100,10 +105,12 @@ func run(ctx context.Context, args []string) error {
 		{"relay", b.relayRows},
 		{"path", b.pathRows},
 		{"sdk", b.sdkRows},
+		{"peers", b.peersRows},
 		{"revoke", b.revokeRow},
 		{"neighbour", b.neighbourRow},
 		{"idle", b.idleRows},
-		{"journal", b.journalRow},
+		{"growth", b.sessionsRows},
+		{"journal", b.journalRows},
 	} {
 		if !groups.MatchString(g.name) {
 			continue

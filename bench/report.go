@@ -82,6 +82,8 @@ type report struct {
 	Rows     []row     `json:"rows"`
 	Budgets  []budget  `json:"budgets"`
 	Flood    []flooded `json:"in_flight_64"`
+	Growth   []grown   `json:"growth,omitempty"`
+	Peers    []peer    `json:"peers,omitempty"`
 	Missing  []string  `json:"not_measured"`
 	SDK      *report   `json:"with_the_go_sdk_as_upstream,omitempty"`
 	progress io.Writer
@@ -142,6 +144,21 @@ func (r *report) print(w io.Writer) {
 	if r.SDK != nil {
 		fmt.Fprintln(w, "\nThe same with a server made with the official Go SDK as upstream, in a shorter run:")
 		r.SDK.tables(w)
+	}
+	if len(r.Peers) > 0 {
+		fmt.Fprintln(w, "\nOther proxies with nothing on, and this one with everything on; the official Go SDK's server as upstream, in turns:")
+		t := tabwriter.NewWriter(w, 2, 8, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "\tadded p50 ms\tadded p99 ms\tcalls/s, 64 in flight\tratio to direct\tcpu us a call\t")
+		for _, p := range r.Peers {
+			fmt.Fprintf(t, "%s\t%.3g\t%.3g\t%.0f\t%.2f\t%.0f\t\n", p.Name, p.P50, p.P99, p.PerSecond, p.Ratio, p.CPU)
+		}
+		t.Flush() //nolint:errcheck // a terminal
+	}
+	if len(r.Growth) > 0 {
+		fmt.Fprintln(w, "\nGrowth, a governed read:")
+		for _, g := range r.Growth {
+			fmt.Fprintf(w, "  %8d %-20s p50 %.3g ms, p99 %.3g ms\n", g.Size, g.Of, g.P50, g.P99)
+		}
 	}
 	if len(r.Missing) > 0 {
 		fmt.Fprintf(w, "\nNot measured:\n  %s\n", strings.Join(r.Missing, "\n  "))

@@ -30,6 +30,9 @@ type Shim struct {
 	err  error // of Close
 }
 
+// StartShim starts any program that is an MCP server on its standard streams.
+func StartShim(cmd *exec.Cmd) (*Shim, error) { return startShim(cmd) }
+
 func startShim(cmd *exec.Cmd) (*Shim, error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
