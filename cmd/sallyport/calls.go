@@ -26,6 +26,9 @@ type callsListCmd struct {
 	Status     string `help:"In this state, such as uncertain or asking." placeholder:"STATE"`
 	Connection string `help:"Of this connection."`
 	Owner      string `help:"Of this person's sessions."`
+	Profile    string `help:"Of sessions of this profile."`
+	Tool       string `help:"Of this tool, by the server's name."`
+	Unread     bool   `help:"Answered, and the answer was never read by the agent."`
 	Limit      int32  `help:"At most so many." default:"50"`
 	Before     string `help:"The next page: what the former one named." placeholder:"CURSOR"`
 }
@@ -41,7 +44,8 @@ func (c *callsListCmd) Run(ctx context.Context, g *Globals) error {
 		return err
 	}
 	r, err := answer(api.ListCalls(ctx, &sallyportv1.ListCallsRequest{
-		Session: in, State: c.Status, Connection: c.Connection, Owner: c.Owner, Limit: c.Limit, Before: c.Before,
+		Session: in, State: c.Status, Connection: c.Connection, Owner: c.Owner, Profile: c.Profile, Tool: c.Tool,
+		Unread: c.Unread, Limit: c.Limit, Before: c.Before,
 	}))
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 // Store is one database that implements every capability's store.
 type Store interface {
 	call.Store
+	call.Journal
 	inbox.Store
 	grant.Store
 	session.Store
@@ -33,7 +34,7 @@ type Store interface {
 
 // StoresOf is one database as every capability's store.
 func StoresOf(s Store) Stores {
-	return Stores{Calls: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, Audit: s, Backup: s}
+	return Stores{Calls: s, Journal: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, Audit: s, Backup: s}
 }
 
 // Metrics of calls. The three facts are labels of their own, never collapsed into "success". No label carries what a guest can choose.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
@@ -38,14 +39,23 @@ func callRows(calls []*control.Call) []*sallyportv1.CallRow {
 	return out
 }
 
+// stretch is how many calls a bounded request looks at: some tens of milliseconds.
+const stretch = 20_000
+
 // ListCalls implements sallyport.v1.Operator.
 func (o *operatorService) ListCalls(ctx context.Context, r *sallyportv1.ListCallsRequest) (*sallyportv1.ListCallsResponse, error) {
-	f := call.Filter{
-		Org: control.Org, Session: r.GetSession(), Owner: control.Person(r.GetOwner()), Connection: r.GetConnection(), Cursor: r.GetBefore(),
-		Limit: defaultList,
+	f := call.Browse{
+		Filter: call.Filter{
+			Org: control.Org, Session: r.GetSession(), Owner: control.Person(r.GetOwner()), Connection: r.GetConnection(), Profile: r.GetProfile(),
+			Tool: r.GetTool(), Since: timeOf(r.GetSinceMs()), Cursor: r.GetBefore(), Limit: defaultList,
+		},
+		Until: timeOf(r.GetUntilMs()), Unread: r.GetUnread(), Outcome: journal.ToolOutcome(r.GetOutcome()),
 	}
 	if r.GetLimit() > 0 {
 		f.Limit = min(int(r.GetLimit()), maxList)
+	}
+	if r.GetBounded() {
+		f.Scan = stretch
 	}
 	if r.GetState() != "" {
 		s := journal.State(r.GetState())
@@ -54,11 +64,19 @@ func (o *operatorService) ListCalls(ctx context.Context, r *sallyportv1.ListCall
 		}
 		f.States = []journal.State{s}
 	}
-	calls, next, err := o.s.stores.Calls.ListCalls(ctx, f)
+	calls, next, err := o.s.stores.Journal.Browse(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	return &sallyportv1.ListCallsResponse{Calls: callRows(calls), Next: next}, nil
+}
+
+// timeOf is a time of a request; zero for 0.
+func timeOf(ms int64) time.Time {
+	if ms <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
 }
 
 // find returns a call by its id or a unique beginning of it.
@@ -200,8 +218,15 @@ func (o *operatorService) Resolve(ctx context.Context, r *sallyportv1.ResolveReq
 
 // Explain implements sallyport.v1.Operator.
 func (o *operatorService) Explain(ctx context.Context, r *sallyportv1.ExplainRequest) (*sallyportv1.ExplainResponse, error) {
+	if r.GetCall() != "" {
+		c, err := o.find(ctx, r.GetCall())
+		if err != nil {
+			return nil, err
+		}
+		r.Call = c.ID
+	}
 	e, err := o.s.pipeline.Explain(ctx, call.ExplainRequest{
-		Profile: r.GetProfile(), Tool: r.GetTool(), Arguments: r.GetArguments(), Unattended: r.GetUnattended(), Owner: whoOf(ctx).Person,
+		Call: r.GetCall(), Profile: r.GetProfile(), Tool: r.GetTool(), Arguments: r.GetArguments(), Unattended: r.GetUnattended(), Owner: whoOf(ctx).Person,
 	})
 	if err != nil {
 		return nil, err

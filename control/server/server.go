@@ -46,6 +46,7 @@ const (
 // Stores are the capabilities' stores, all on one database.
 type Stores struct {
 	Calls       call.Store
+	Journal     call.Journal
 	Inbox       inbox.Store
 	Grants      grant.Store
 	Sessions    session.Store

@@ -845,6 +845,13 @@ type ListCallsRequest struct {
 	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	Before        string                 `protobuf:"bytes,5,opt,name=before,proto3" json:"before,omitempty"` // call id; newest first
 	Owner         string                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	Profile       string                 `protobuf:"bytes,7,opt,name=profile,proto3" json:"profile,omitempty"`
+	Tool          string                 `protobuf:"bytes,8,opt,name=tool,proto3" json:"tool,omitempty"` // the server's name
+	SinceMs       int64                  `protobuf:"varint,9,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	UntilMs       int64                  `protobuf:"varint,10,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // admitted before it; 0: now
+	Unread        bool                   `protobuf:"varint,11,opt,name=unread,proto3" json:"unread,omitempty"`                  // answered, and the answer was not read by the agent
+	Outcome       string                 `protobuf:"bytes,12,opt,name=outcome,proto3" json:"outcome,omitempty"`                 // ok | is_error: what the tool itself said
+	Bounded       bool                   `protobuf:"varint,13,opt,name=bounded,proto3" json:"bounded,omitempty"`                // look at a bounded stretch of the journal and say with next where to go on: for pages, whose filter may be narrow
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -921,10 +928,59 @@ func (x *ListCallsRequest) GetOwner() string {
 	return ""
 }
 
+func (x *ListCallsRequest) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *ListCallsRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ListCallsRequest) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *ListCallsRequest) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *ListCallsRequest) GetUnread() bool {
+	if x != nil {
+		return x.Unread
+	}
+	return false
+}
+
+func (x *ListCallsRequest) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *ListCallsRequest) GetBounded() bool {
+	if x != nil {
+		return x.Bounded
+	}
+	return false
+}
+
 type ListCallsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Calls         []*CallRow             `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
-	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"` // before of the next request, or empty. With bounded a page may be short, or empty, and still name it.
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6288,7 +6344,7 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"updated_ms\x18\x10 \x01(\x03R\tupdatedMs\x12\x16\n" +
 	"\x06reason\x18\x11 \x01(\tR\x06reason\x12\x1b\n" +
 	"\trecord_id\x18\x12 \x01(\tR\brecordId\x12\x14\n" +
-	"\x05epoch\x18\x13 \x01(\x03R\x05epoch\"\xa6\x01\n" +
+	"\x05epoch\x18\x13 \x01(\x03R\x05epoch\"\xd6\x02\n" +
 	"\x10ListCallsRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1e\n" +
@@ -6297,7 +6353,15 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"connection\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x16\n" +
 	"\x06before\x18\x05 \x01(\tR\x06before\x12\x14\n" +
-	"\x05owner\x18\x06 \x01(\tR\x05owner\"T\n" +
+	"\x05owner\x18\x06 \x01(\tR\x05owner\x12\x18\n" +
+	"\aprofile\x18\a \x01(\tR\aprofile\x12\x12\n" +
+	"\x04tool\x18\b \x01(\tR\x04tool\x12\x19\n" +
+	"\bsince_ms\x18\t \x01(\x03R\asinceMs\x12\x19\n" +
+	"\buntil_ms\x18\n" +
+	" \x01(\x03R\auntilMs\x12\x16\n" +
+	"\x06unread\x18\v \x01(\bR\x06unread\x12\x18\n" +
+	"\aoutcome\x18\f \x01(\tR\aoutcome\x12\x18\n" +
+	"\abounded\x18\r \x01(\bR\abounded\"T\n" +
 	"\x11ListCallsResponse\x12+\n" +
 	"\x05calls\x18\x01 \x03(\v2\x15.sallyport.v1.CallRowR\x05calls\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"9\n" +
