@@ -89,7 +89,7 @@ func openPath(ctx context.Context, p rig.Programs, sessions int, o options) (_ *
 		return nil, err
 	}
 	err = w.rig.Configure(ctx, []rig.Connection{{
-		Name: "tracker", URL: url, Auth: "{type: bearer}", Secret: secret, Limits: "{concurrent: 256, result: 64MiB}", Reads: []string{readTool},
+		Name: "tracker", URL: url, Auth: "{type: bearer}", Secret: secret, Limits: "{concurrent: 256}", Reads: []string{readTool},
 		Writes: []string{writeTool},
 	}}, fmt.Sprintf(policy, time.Now().AddDate(0, 1, 0).Format(time.DateOnly)))
 	if err != nil {

@@ -33,6 +33,7 @@ const (
 	ResolvedDone     Code = "resolved_done"     // a person says that an uncertain call happened
 	ResolvedNotDone  Code = "resolved_not_done" // a person says that it did not
 	UpstreamError    Code = "upstream_error"    // the server answered with a JSON-RPC error
+	ResultWaits      Code = "result_waits"      // answered; too many large answers are on their way into the host's sandboxes
 	RecordedAnswer   Code = "recorded_answer"   // the answer of an earlier, equal call
 	Cancelled        Code = "cancelled"         // the harness cancelled before anything was sent
 	Abandoned        Code = "abandoned"         // the server asked for more and got no answer

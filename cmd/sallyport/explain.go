@@ -27,6 +27,7 @@ var explainCodes = map[errs.Code]string{
 	errs.ResolvedNotDone:  "A person looked, and says that an uncertain call did not happen.",
 	errs.UpstreamError:    "The server answered with a JSON-RPC error. calls show --bodies has its exact words.",
 	errs.NotSent:          "Nothing left the worker, provably. It is safe to try again.",
+	errs.ResultWaits:      "The call was answered, and its answer is recorded. It is long, and too many long answers are on their way to the same host; the agent asks for it again with await_call.",
 	errs.RecordedAnswer:   "An equal call was answered before and the answer was not read; this is that answer. The call was not run a second time.",
 	errs.Cancelled:        "The agent cancelled the call before anything was sent.",
 	errs.Abandoned:        "The server asked for more and got no answer; nothing more was sent.",

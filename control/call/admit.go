@@ -100,7 +100,7 @@ func (d *driver) newRow(sub Submission, rec *relay.Call, args control.Digest) *c
 func (d *driver) turnAway(w *waiter, tool string, code errs.Code, reason string) {
 	t := text{tool: tool, id: d.l.id, code: code, reason: reason}
 	d.p.cfg.Hosts.Journaled(w.addr, w.digest)
-	d.p.hand(d.s, w, d.l.id, journal.Refused, textResult(t.render()), false)
+	d.p.hand(d.s, w, d.l.id, journal.Refused, said(t), false)
 }
 
 // insert puts the call to the rules and inserts its row, until one ruling stands. fixed is a ruling that no rule can change.
@@ -205,7 +205,7 @@ func (d *driver) notAdmitted(w *waiter, code errs.Code, reason string) bool {
 func (d *driver) conflicting(w *waiter) bool {
 	d.p.cfg.Hosts.Journaled(w.addr, w.digest)
 	t := text{tool: d.row.Name, id: d.l.id, code: errs.Conflict, reason: "another call of the same id was made before"}
-	d.p.hand(d.s, w, d.l.id, journal.Refused, textResult(t.render()), false)
+	d.p.hand(d.s, w, d.l.id, journal.Refused, said(t), false)
 	return false
 }
 
@@ -222,7 +222,7 @@ func (d *driver) standing(ctx context.Context, w *waiter) bool {
 	d.s.moved(d.row)
 	if d.row.State.Unfinished() && d.row.Lease != d.p.cfg.Run {
 		t := d.text()
-		d.p.hand(d.s, w, d.row.ID, d.row.State, textResult(t.render()), false)
+		d.p.hand(d.s, w, d.row.ID, d.row.State, said(t), false)
 		return false
 	}
 	d.add(w)

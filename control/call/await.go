@@ -25,7 +25,7 @@ func (d *driver) awaitCall(ctx context.Context, rec *relay.Call, w *waiter) bool
 		case errs.Is(err, errs.NotFound), err == nil && row.Session != rec.Session:
 			t := text{tool: AwaitTool, id: id, code: errs.UnknownCall}
 			d.p.cfg.Hosts.Journaled(w.addr, w.digest)
-			d.p.hand(d.s, w, d.l.id, journal.Refused, textResult(t.render()), false)
+			d.p.hand(d.s, w, d.l.id, journal.Refused, said(t), false)
 			return false
 		case err != nil:
 			d.turnAway(w, AwaitTool, errs.Unavailable, "the store does not answer")
@@ -61,7 +61,7 @@ func (p *Pipeline) join(ctx context.Context, id string, w *waiter) {
 				t.reason = "it was not taken up"
 			}
 			p.cfg.Hosts.Journaled(w.addr, w.digest)
-			p.hand(w.s, w, id, journal.Refused, textResult(t.render()), false)
+			p.hand(w.s, w, id, journal.Refused, said(t), false)
 			return
 		}
 		if row.State.Unfinished() && row.Lease == p.cfg.Run && p.life.Err() == nil {
@@ -82,11 +82,11 @@ func (p *Pipeline) handRow(ctx context.Context, row *control.Call, w *waiter) {
 	d := &driver{p: p, l: &live{id: row.ID, session: row.Session}, s: s, row: row}
 	d.expires = row.ExpiresAt.Sub(row.AdmittedAt)
 	p.cfg.Hosts.Journaled(w.addr, w.digest)
-	result, _ := resultOf(row, d.callback(), d.text())
-	if w.old && row.State == journal.Answered && w.kind != byAwait {
-		result = recorded(result, recordedNote(row, s.session().Harness))
+	if row.State.Unfinished() {
+		d.give(w, resultOf(row, d.callback(), d.text()))
+		return
 	}
-	p.hand(s, w, row.ID, row.State, result, !row.State.Unfinished())
+	d.giveEnd(w, d.endFor(ctx, w.old && w.kind != byAwait))
 }
 
 // conflict answers a record whose id is live with other bytes, and notes it.
@@ -97,7 +97,7 @@ func (p *Pipeline) conflict(ctx context.Context, id string, w *waiter) {
 	}
 	p.cfg.Hosts.Journaled(w.addr, w.digest)
 	t := text{tool: "the call", id: id, code: errs.Conflict, reason: "another call of the same id was made before"}
-	p.hand(w.s, w, id, journal.Refused, textResult(t.render()), false)
+	p.hand(w.s, w, id, journal.Refused, said(t), false)
 }
 
 // unknown answers a record that was journaled and is lost: its admission was not durable, so no write of it was ever committed.
@@ -109,7 +109,7 @@ func (p *Pipeline) unknown(w *waiter) {
 	w.digest = w.addr.Digest
 	t := text{tool: "the call", id: control.CallID(w.addr.Session, w.addr.Record), code: errs.Unavailable, reason: "its record was lost in a power failure"}
 	p.cfg.Hosts.Journaled(w.addr, w.digest)
-	p.hand(w.s, w, t.id, journal.Refused, textResult(t.render()), false)
+	p.hand(w.s, w, t.id, journal.Refused, said(t), false)
 }
 
 // attach answers a host that asks for a record again.

@@ -21,10 +21,11 @@ type driver struct {
 	bound *control.BoundTool
 
 	waiters []*waiter
-	name    string // of the tool, as the record says it
-	joined  string // the call that the record waits for instead
-	stopped bool   // ctx ended, or the lease is another's
-	adopted bool   // the row was found, not made
+	ends    [2]*handover // the call's end as it is handed over: as it is, and as a recorded answer
+	name    string       // of the tool, as the record says it
+	joined  string       // the call that the record waits for instead
+	stopped bool         // ctx ended, or the lease is another's
+	adopted bool         // the row was found, not made
 
 	wantCancel bool
 	whyCancel  string

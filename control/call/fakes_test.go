@@ -330,6 +330,8 @@ func (w *fakeWorkers) restart() {
 type fakeHosts struct {
 	mu        sync.Mutex
 	up        bool
+	full      bool              // long results find no room
+	files     map[string][]byte // by digest
 	journaled map[string]map[control.Digest]bool
 	results   map[string]relay.Result
 	progress  map[string][]call.Progress
@@ -341,7 +343,7 @@ type fakeHosts struct {
 func newFakeHosts() *fakeHosts {
 	return &fakeHosts{
 		up: true, journaled: map[string]map[control.Digest]bool{}, results: map[string]relay.Result{}, progress: map[string][]call.Progress{}, count: map[string]int{},
-		news: make(chan struct{}, 1),
+		news: make(chan struct{}, 1), files: map[string][]byte{},
 	}
 }
 
@@ -366,16 +368,32 @@ func (h *fakeHosts) Progress(to call.Address, p call.Progress) {
 }
 
 // Result implements call.Hosts.
-func (h *fakeHosts) Result(to call.Address, record []byte) bool {
+func (h *fakeHosts) Result(to call.Address, record []byte, files []*call.File) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.up {
-		return false
+		return errs.New(errs.Unreachable, "the link is down")
+	}
+	if h.full && len(files) > 0 {
+		return errs.New(errs.Busy, "too much is on its way")
+	}
+	for _, f := range files {
+		var whole []byte
+		for piece := range f.Pieces() {
+			if len(piece) == 0 || len(piece) > 256<<10 {
+				h.broken = append(h.broken, fmt.Sprintf("a piece of %d bytes", len(piece)))
+			}
+			whole = append(whole, piece...)
+		}
+		if int64(len(whole)) != f.Size || control.Sum(whole) != f.Digest {
+			h.broken = append(h.broken, "a file is not what its digest says")
+		}
+		h.files[f.Digest.String()] = whole
 	}
 	r, err := relay.ParseResult(record)
 	if err != nil {
 		h.broken = append(h.broken, "a result does not parse: "+err.Error())
-		return true
+		return nil
 	}
 	if !h.journaled[to.Record][control.Digest(r.Call)] {
 		h.broken = append(h.broken, "a result of another record than was journaled")
@@ -386,5 +404,5 @@ func (h *fakeHosts) Result(to call.Address, record []byte) bool {
 	case h.news <- struct{}{}:
 	default:
 	}
-	return true
+	return nil
 }

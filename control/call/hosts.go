@@ -12,8 +12,9 @@ type Hosts interface {
 	// Journaled says that the record is in the journal: the host may unlink it.
 	Journaled(to Address, digest control.Digest)
 	Progress(to Address, p Progress)
-	// Result hands over a whole result record of the relay. It returns false when no Link of the host is up: the result stays unread.
-	Result(to Address, record []byte) bool
+	// Result hands over a whole result record of the relay, with the files that it names: the host publishes it once they are there. Errors:
+	// [errs.Unreachable] when no Link of the host is up, [errs.Busy] when too much is on its way to the host. The result stays unread.
+	Result(to Address, record []byte, files []*File) error
 }
 
 // Address is where a record came from.

@@ -7,6 +7,7 @@ import (
 
 	"sallyport.dev/control"
 	"sallyport.dev/intent"
+	"sallyport.dev/relay"
 )
 
 // continuation is what travels beside the intent of an attempt that answers an input_required: {"requestState":…,"inputResponses":…}, both as they
@@ -35,7 +36,7 @@ func intentOf(c *control.Call, to *control.Connection, tool *control.Tool, crede
 		Binding: c.Binding.String(), Connection: to.Name, Revision: to.Revision, Pool: to.Pool, Transport: intent.TransportMCP,
 		Origin: to.Origin, Path: to.Path, Allow: to.Network.Allow, PlainHTTP: to.Network.HTTP, AuthType: or(to.Auth.Type, intent.AuthNone),
 		AuthHeader: to.Auth.Name, Protocol: to.Protocol, Tool: c.Tool, Effect: string(c.Effect), Authority: by.String(), Owner: string(c.Owner),
-		Trace: traceOf(c.ID, attempt), ResultBytes: l.Result, ConnectMS: l.Connect.Milliseconds(), AnswerMS: l.Timeout.Milliseconds(),
+		Trace: traceOf(c.ID, attempt), ResultBytes: relay.MaxFile, ConnectMS: l.Connect.Milliseconds(), AnswerMS: l.Timeout.Milliseconds(),
 		SilenceMS: l.Silence.Milliseconds(), NotBefore: now.UnixMilli(), StartBefore: now.Add(startWindow).UnixMilli(),
 		FinishBefore: now.Add(startWindow + 3*l.Connect + l.Timeout).UnixMilli(), Audience: run.ID,
 	}
@@ -78,9 +79,9 @@ func limitsOf(c *control.Connection) control.ConnectionLimits {
 		l.Concurrent = 16
 	}
 	if l.Result <= 0 {
-		l.Result = 1 << 20
+		l.Result = relay.MaxInline
 	}
-	l.Result = min(l.Result, intent.MaxResultBytes)
+	l.Result = min(l.Result, relay.MaxInline)
 	return l
 }
 

@@ -60,6 +60,7 @@ func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome)
 		return false
 	}
 	if got == Done {
+		p.redacted(ctx, row.ID, row.Worker, &o)
 		next := *row
 		next.State = to
 		applySet(&next, &set)

@@ -113,6 +113,7 @@ func (d *driver) settle(ctx context.Context, o Outcome) {
 	if d.stopped {
 		return
 	}
+	d.p.redacted(ctx, d.row.ID, d.row.Worker, &o)
 	if o.Failure != journal.FailRunGone {
 		d.p.cfg.Workers.Acknowledge(d.out.run, o.Intent)
 	}
@@ -120,6 +121,17 @@ func (d *driver) settle(ctx context.Context, o Outcome) {
 		d.p.reg.forget(o.Intent)
 		d.out = attempt{}
 		d.freeSlot()
+	}
+}
+
+// redacted notes that the worker replaced the credential in an answer: the digest of what the server sent stands beside that of what is kept.
+func (p *Pipeline) redacted(ctx context.Context, id, worker string, o *Outcome) {
+	if o.Redacted.IsZero() {
+		return
+	}
+	n := Note{Call: id, Event: "redacted", Actor: worker, Digest: o.Redacted, Reason: "the credential stood in the answer; what is kept has SHA-256 " + control.Sum(o.Body).String()}
+	if err := p.cfg.Store.Note(ctx, n); err != nil && ctx.Err() == nil {
+		p.cfg.Log.Warn("a line of the journal was not written", "call", id, "event", n.Event, "err", err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package call_test
 
 import (
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -379,15 +378,31 @@ func TestLongAnswer(t *testing.T) {
 		long := `{"content":[{"type":"text","text":"` + strings.Repeat("é", 1<<20) + `"}],"isError":true}`
 		r.plan(plan{outcome: answered(long)})
 		c := r.do("get_issue", `{"project":"web"}`)
-		r.says(c, "has "+strconv.Itoa(len(long))+" bytes (SHA-256 "+control.Sum([]byte(long)).String(), "It begins:", `"isError":true`)
+		file := control.Sum([]byte(strings.Repeat("é", 1<<20))).String()
+		r.says(c, "a text of 2097152 bytes", "/run/sallyport/in/files/"+file, "It begins:", `"isError":true`)
+		r.hosts.mu.Lock()
+		got := string(r.hosts.files[file])
+		r.hosts.mu.Unlock()
+		if got != strings.Repeat("é", 1<<20) {
+			t.Fatalf("the file has %d bytes", len(got))
+		}
 		steps, err := r.db.Steps(t.Context(), id(c))
 		r.no(err)
-		if last := steps[len(steps)-1]; last.Event != "cut" || last.Digest != control.Sum([]byte(r.result(c))) {
+		if last := steps[len(steps)-1]; last.Event != "cut" || last.Digest != control.Sum([]byte(r.result(c))) ||
+			!strings.Contains(last.Reason, control.Sum([]byte(long)).String()) || !strings.Contains(last.Reason, file) {
 			t.Fatalf("the last line of the journal is %+v", last)
 		}
 		if got := string(r.row(c).Body); !strings.Contains(got, long) {
 			t.Fatal("the journal does not have the whole answer")
 		}
+	})
+	bubble(t, "waits, where too much is on its way", func(t *testing.T, r *rig) {
+		r.hosts.mu.Lock()
+		r.hosts.full = true
+		r.hosts.mu.Unlock()
+		r.plan(plan{outcome: answered(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 2<<20) + `"}]}`)})
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.says(c, "its answer is recorded (call "+id(c)+", result_waits)", "await_call")
 	})
 }
 

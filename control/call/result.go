@@ -2,7 +2,6 @@ package call
 
 import (
 	"fmt"
-	"strings"
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/journal"
@@ -27,15 +26,15 @@ func appendBlock(b []byte, sentence string) []byte {
 	return append(b, '}')
 }
 
-// resultOf is the CallToolResult that the model gets of a call as it stands: the server's own bytes where it answered (I11), a text otherwise. cut: it
-// is only the beginning of a longer one.
-func resultOf(c *control.Call, callback bool, t text) (result []byte, cut bool) {
+// resultOf is the CallToolResult of a call as it stands: the server's own bytes where it answered (I11), a text otherwise. What is too long to stand
+// inline is handed over by [handOver].
+func resultOf(c *control.Call, callback bool, t text) []byte {
 	if c.State == journal.Answered && len(c.Body) > 0 {
 		if r := answer(c, callback); r != nil {
-			return fit(r, c), len(r) > relay.MaxInline
+			return r
 		}
 	}
-	return textResult(t.render()), false
+	return textResult(t.render())
 }
 
 // answer cuts the CallToolResult out of an answer without changing a byte of it; nil when there is none.
@@ -47,8 +46,11 @@ func answer(c *control.Call, callback bool) []byte {
 		if content, ok := strictjson.Lookup(c.Body, "content"); ok && content[0] == '[' {
 			return c.Body
 		}
-		// Any other JSON becomes structuredContent, and its text a block for harnesses that read only those.
-		b := appendBlock([]byte(`{"content":[`), string(c.Body))
+		// Any other JSON becomes structuredContent, and its text a block for harnesses that read only those, unless it becomes a file anyway.
+		b := []byte(`{"content":[`)
+		if len(c.Body) <= relay.MaxInline/2 {
+			b = appendBlock(b, string(c.Body))
+		}
 		b = append(b, `],"structuredContent":`...)
 		return append(append(b, c.Body...), '}')
 	}
@@ -63,24 +65,6 @@ func answer(c *control.Call, callback bool) []byte {
 	message, _ := strictjson.Unquote(raw)
 	sentence := fmt.Sprintf("%s answered %s with error %d: %s (call %s, %s).", c.Connection, c.Name, c.RPCCode, message, c.ID, errs.UpstreamError)
 	return textResult(sentence, true)
-}
-
-// fit hands a result over inline, or, where it is too long, its beginning with the length and the digest of the whole: a cut is always declared.
-func fit(result []byte, c *control.Call) []byte {
-	if len(result) <= relay.MaxInline {
-		return result
-	}
-	const beginning = 64 << 10
-	digest := control.Sum(result)
-	sentence := fmt.Sprintf("The answer of %s has %d bytes (SHA-256 %s), more than can be handed over; it is kept with call %s. It begins:", c.Name, len(result), digest, c.ID)
-	b := appendBlock([]byte(`{"content":[`), sentence)
-	b = append(b, ',')
-	b = appendBlock(b, strings.ToValidUTF8(string(result[:beginning]), ""))
-	b = append(b, `],"isError":`...)
-	if c.ToolResult == journal.ToolError {
-		return append(b, `true}`...)
-	}
-	return append(b, `false}`...)
 }
 
 // recorded puts the note that an answer is a recorded one before the answer's own blocks. Everything else stays byte for byte.

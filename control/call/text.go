@@ -73,6 +73,9 @@ func (t *text) render() (sentence string, isError bool) {
 		}
 		return fmt.Sprintf("%s was sent to %s and has no answer yet (call %s, %s). Do not repeat it. Go on, then call %s.",
 			t.tool, t.server(), t.id, t.code, t.await()), false
+	case errs.ResultWaits:
+		return fmt.Sprintf("%s was answered, and its answer is recorded (call %s, %s). It is long, and other long answers are handed over first. "+
+			"Do not repeat it. Go on, then call %s.", t.tool, t.id, t.code, t.await()), false
 	case errs.RecordedAnswer:
 		return fmt.Sprintf("This is the recorded answer of call %s from %s; %s was not run a second time (%s).", t.id, clock(t.at), t.tool, t.code), false
 	case errs.ApprovalDenied:

@@ -1,6 +1,8 @@
 package call
 
 import (
+	"bytes"
+	"encoding/base64"
 	"strings"
 	"testing"
 	"time"
@@ -55,12 +57,16 @@ func TestTexts(t *testing.T) {
 		`This is the recorded answer of call 3f from 14:02 UTC; new_issue was not run a second time (recorded_answer).`: with(func(t *text) {
 			t.code = errs.RecordedAnswer
 		}),
+		`new_issue was answered, and its answer is recorded (call 3f, result_waits). It is long, and other long answers are handed over first. Do not repeat it. Go on, then call mcp__sallyport__await_call with {"call":"3f"}.`: with(func(t *text) {
+			t.code = errs.ResultWaits
+		}),
 	} {
 		got, isError := in.render()
 		if got != want {
 			t.Errorf("\ngot  %s\nwant %s", got, want)
 		}
-		calm := in.code == errs.ApprovalPending || in.code == errs.StillRunning || in.code == errs.RecordedAnswer
+		calm := in.code == errs.ApprovalPending || in.code == errs.StillRunning || in.code == errs.RecordedAnswer ||
+			in.code == errs.ResultWaits
 		if isError == calm {
 			t.Errorf("%s: isError %v", in.code, isError)
 		}
@@ -118,6 +124,48 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
+// Parts that are too long become files with exactly their bytes; everything else keeps its own.
+func TestHandOver(t *testing.T) {
+	c := &control.Call{Name: "t", State: journal.Answered}
+	whole := func(f *File) (b []byte) {
+		for p := range f.Pieces() {
+			b = append(b, p...)
+		}
+		return b
+	}
+	image := bytes.Repeat([]byte{0, 1, 255, 254, 63}, 100_000)
+	encoded := base64.StdEncoding.EncodeToString(image)
+	text := strings.Repeat(`a\\b \u00e9\ud83d\ude00\n/`, 50_000)
+	plain, _ := strictjson.Unquote([]byte(`"` + text + `"`))
+	many := `{"content":[` + strings.Repeat(`{"type":"text","text":"x"},`, 10_000) + `{"type":"text","text":"x"}]}`
+	for name, one := range map[string]struct {
+		in    string
+		files []string
+		keeps string
+	}{
+		"short":      {`{"content":[]}`, nil, `{"content":[]}`},
+		"text":       {`{"content":[{"type":"text","text":"` + text + `"},{"type":"text","text":"\u0061"}],"x":1.10}`, []string{plain}, `{"type":"text","text":"\u0061"}],"x":1.10}`},
+		"image":      {`{"content":[{"type":"image","mimeType":"image/png","data":"` + encoded + `"}],"isError":true}`, []string{string(image)}, "a name that ends in .png"},
+		"escaped":    {`{"content":[{"type":"image","mimeType":"image/png","data":"` + strings.ReplaceAll(encoded, "/", `\/`) + `"}]}`, []string{string(image)}, ""},
+		"no base64":  {`{"content":[{"type":"image","data":"` + encoded + `="}]}`, []string{`{"type":"image","data":"` + encoded + `="}`}, ""},
+		"structured": {`{"content":[],"structuredContent":{"n":1.10,"s":"` + text + `"}}`, []string{`{"n":1.10,"s":"` + text + `"}`}, "The structured answer of t"},
+		"the same":   {`{"content":[{"type":"text","text":"` + strings.Repeat("1", 9000) + `"}],"structuredContent":` + strings.Repeat("1", 9000) + `}`, []string{strings.Repeat("1", 9000)}, ""},
+		"many":       {many, []string{many}, "the JSON of a tool's result"},
+	} {
+		h := handOver([]byte(one.in), c, "/files", 8<<10)
+		if err := strictjson.Check(h.result); err != nil || len(h.result) > 8<<10 || !strings.Contains(string(h.result), one.keeps) || len(h.files) != len(one.files) {
+			t.Errorf("%s: %d files, %v, %.300s", name, len(h.files), err, h.result)
+			continue
+		}
+		for i, f := range h.files {
+			if got := whole(f); string(got) != one.files[i] || f.Digest != control.Sum(got) || f.Size != int64(len(got)) ||
+				!strings.Contains(string(h.result), "/files/"+f.Digest.String()) || !strings.Contains(h.cut, f.Digest.String()) {
+				t.Errorf("%s: file %d has %d bytes, wanted %d", name, i, len(got), len(one.files[i]))
+			}
+		}
+	}
+}
+
 func TestCallbackResult(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"content":[],"x":1}`: `{"content":[],"x":1}`,
@@ -126,7 +174,7 @@ func TestCallbackResult(t *testing.T) {
 		`{"content":"x"}`:      `{"content":[{"type":"text","text":"{\"content\":\"x\"}"}],"structuredContent":{"content":"x"}}`,
 	} {
 		c := &control.Call{State: journal.Answered, Body: []byte(body)}
-		if got, cut := resultOf(c, true, text{}); string(got) != want || cut {
+		if got := resultOf(c, true, text{}); string(got) != want {
 			t.Errorf("%s: got %s", body, got)
 		}
 	}

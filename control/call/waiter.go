@@ -9,6 +9,7 @@ import (
 	"sallyport.dev/control"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
+	"sallyport.dev/relay"
 )
 
 // waitKind is why a record waits for a call.
@@ -92,28 +93,45 @@ func (d *driver) newestProfile() *control.Profile {
 	return nil
 }
 
-// give hands a result to w and ends its wait. final: it is the call's own end.
-func (d *driver) give(w *waiter, result []byte, final bool) {
+// give hands a result that is not the call's end to w and ends its wait.
+func (d *driver) give(w *waiter, result []byte) {
 	d.waiters = slices.DeleteFunc(d.waiters, func(o *waiter) bool { return o == w })
-	d.p.hand(d.s, w, d.row.ID, d.row.State, result, final)
+	d.p.hand(d.s, w, d.row.ID, d.row.State, handover{result: result}, false)
 }
 
-// hand publishes a result for a record.
-func (p *Pipeline) hand(s *sessionState, w *waiter, id string, state journal.State, result []byte, final bool) {
+// giveEnd hands the call's own end to w and ends its wait.
+func (d *driver) giveEnd(w *waiter, h *handover) {
+	d.waiters = slices.DeleteFunc(d.waiters, func(o *waiter) bool { return o == w })
+	if d.p.hand(d.s, w, d.row.ID, d.row.State, *h, true) {
+		return
+	}
+	later := text{harness: d.s.session().Harness, tool: d.row.Name, id: d.row.ID, code: errs.ResultWaits}
+	d.p.hand(d.s, w, d.row.ID, d.row.State, said(later), false)
+}
+
+// said is the handover of a sentence.
+func said(t text) handover { return handover{result: textResult(t.render())} }
+
+// hand publishes a result for a record. It returns false when too much is on its way to the host: something shorter must be said then. final: it is
+// the call's own end.
+func (p *Pipeline) hand(s *sessionState, w *waiter, id string, state journal.State, h handover, final bool) bool {
 	w.uncount()
-	rec, err := record(w.addr.Record, w.digest, state, result)
+	rec, err := record(w.addr.Record, w.digest, state, h.result)
 	if err != nil {
 		p.cfg.Log.Error("a result cannot be handed over", "call", id, "err", err)
+		h.files = nil
 		if rec, err = record(w.addr.Record, w.digest, state, textResult("The result cannot be handed over (internal). A person finds it with call "+id+".", true)); err != nil {
-			return
+			return true
 		}
 	}
 	if w.s != nil {
 		w.s.handed(w.record(), outgoing{call: id, final: final, of: s})
 	}
-	if p.cfg.Hosts.Result(w.addr, rec) && final {
+	err = p.cfg.Hosts.Result(w.addr, rec, h.files)
+	if err == nil && final {
 		p.published.add(publication{s: w.s, record: w.record(), call: id, at: time.Now()})
 	}
+	return !errs.Is(err, errs.Busy) || len(h.files) == 0
 }
 
 // text is what a waiter reads of the call as it stands.
@@ -148,7 +166,7 @@ func (d *driver) held() time.Time {
 			continue // its own deadline asks
 		case !now.Before(w.holdAt):
 			t := d.text()
-			d.give(w, textResult(t.render()), false)
+			d.give(w, textResult(t.render()))
 			continue
 		}
 		sooner(w.holdAt)
@@ -184,20 +202,39 @@ func (d *driver) progressed(g Progress) {
 
 // finish hands the call's end to everybody who waits.
 func (d *driver) finish(ctx context.Context) {
-	t := d.text()
-	result, cut := resultOf(d.row, d.callback(), t)
-	if cut {
-		// The journal keeps the server's bytes; what the model got instead is named, with its digest (I11).
-		d.note(ctx, Note{Call: d.row.ID, Event: "cut", Actor: d.p.cfg.Run, Digest: control.Sum(result)})
-	}
 	for len(d.waiters) > 0 {
 		w := d.waiters[0]
-		if w.old && d.row.State == journal.Answered {
-			d.give(w, recorded(result, recordedNote(d.row, d.s.session().Harness)), true)
-			continue
-		}
-		d.give(w, result, true)
+		d.giveEnd(w, d.endFor(ctx, w.old))
 	}
+}
+
+// endFor is the call's end as it goes into the sandbox: for a record that came after the answer, behind a note that it is a recorded one.
+func (d *driver) endFor(ctx context.Context, old bool) *handover {
+	i := 0
+	if old && d.row.State == journal.Answered {
+		i = 1
+	}
+	if d.ends[i] == nil {
+		result := resultOf(d.row, d.callback(), d.text())
+		if i == 1 {
+			result = recorded(result, recordedNote(d.row, d.s.session().Harness))
+		}
+		h := handOver(result, d.row, filesOf(d.s.session()), d.p.most(d.row))
+		if h.cut != "" {
+			// The journal keeps the server's bytes; what the model got instead is named, with every digest (I11).
+			d.note(ctx, Note{Call: d.row.ID, Event: "cut", Actor: d.p.cfg.Run, Digest: control.Sum(h.result), Reason: h.cut})
+		}
+		d.ends[i] = &h
+	}
+	return d.ends[i]
+}
+
+// filesOf is where a session's sandbox sees its files.
+func filesOf(s *control.Session) string {
+	if s.Driver == "process" { // no sandbox: the session's folder lies wherever its host put it
+		return "in/" + relay.FilesDir
+	}
+	return relay.GuestIn + "/" + relay.FilesDir
 }
 
 func recordedNote(c *control.Call, harness string) string {
@@ -228,7 +265,7 @@ func (d *driver) cancelled(ctx context.Context, m toldCancel) bool {
 	w := d.waiters[i]
 	if m.why == CancelDeadline {
 		t := d.text()
-		d.give(w, textResult(t.render()), false)
+		d.give(w, textResult(t.render()))
 		return false
 	}
 	if m.why == CancelClosed {
@@ -238,7 +275,7 @@ func (d *driver) cancelled(ctx context.Context, m toldCancel) bool {
 	if w.kind == byAwait || others {
 		// It stops waiting; the call is somebody else's too, or nobody's.
 		stop := text{tool: d.row.Name, id: d.row.ID, code: errs.Cancelled}
-		d.give(w, textResult(stop.render()), false)
+		d.give(w, textResult(stop.render()))
 		return false
 	}
 	if m.why == CancelClosed {

@@ -39,7 +39,7 @@ connections:
   tracker:
     url: https://mcp.tracker.example.org/mcp
     auth: {type: bearer}
-    limits: {timeout: 60s, concurrent: 4, result: 2MiB}
+    limits: {timeout: 60s, concurrent: 4, result: 512KiB}
     catalog: {file: catalogs/tracker.json, digest: %q}
     tools:
       list_issues: {effect: read, repeat: true, extra: refuse}
@@ -67,7 +67,7 @@ func TestReadGood(t *testing.T) {
 		t.Fatal(problems)
 	}
 	c := d.Connections["tracker"]
-	if c.Origin != "https://mcp.tracker.example.org" || c.Path != "/mcp" || c.Limits.Timeout != time.Minute || c.Limits.Result != 2<<20 || c.State != control.ConnectionUntested {
+	if c.Origin != "https://mcp.tracker.example.org" || c.Path != "/mcp" || c.Limits.Timeout != time.Minute || c.Limits.Result != 512<<10 || c.State != control.ConnectionUntested {
 		t.Errorf("connection: %+v", c)
 	}
 	cat := d.Catalogs["tracker"]

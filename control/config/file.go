@@ -51,7 +51,7 @@ type Auth struct {
 type Limits struct {
 	Timeout    Duration `json:"timeout,omitempty" jsonschema_description:"Until a whole answer. Default 120s, at most 30m."`
 	Concurrent int      `json:"concurrent,omitempty" jsonschema_description:"Dispatches at once. Default 16."`
-	Result     Size     `json:"result,omitempty" jsonschema_description:"Bytes of one answer. Default 1MiB, at most 64MiB."`
+	Result     Size     `json:"result,omitempty" jsonschema_description:"Bytes of an answer that stand in the result. A longer one, up to 64MiB, comes as files of the sandbox. Default 1MiB, at most 1MiB."`
 }
 
 // CatalogFile names a reviewed catalog.

@@ -145,8 +145,8 @@ func (r *resolver) connection(name string, c Connection) {
 		out.Limits.Concurrent = c.Limits.Concurrent
 	}
 	if c.Limits.Result.Set {
-		if out.Limits.Result = c.Limits.Result.Bytes; out.Limits.Result < 1<<10 || out.Limits.Result > 64<<20 {
-			r.problem(p+".limits.result", "must be 1KiB to 64MiB")
+		if out.Limits.Result = c.Limits.Result.Bytes; out.Limits.Result < 1<<10 || out.Limits.Result > 1<<20 {
+			r.problem(p+".limits.result", "must be 1KiB to 1MiB; a longer answer comes as files of the sandbox")
 		}
 	}
 	for i, s := range c.Moved {

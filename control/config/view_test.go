@@ -90,7 +90,7 @@ func TestPlanSpeaksAsTheFile(t *testing.T) {
 	want := map[string][]string{
 		"connection": {
 			"+ kind: mcp", "+ url: https://mcp.tracker.example.org/mcp", "+ pool: default", "+ auth.type: bearer", "+ auth.per: shared",
-			"+ limits.timeout: 60s", "+ limits.concurrent: 4", "+ limits.result: 2MiB", "+ catalog.digest: " + digest,
+			"+ limits.timeout: 60s", "+ limits.concurrent: 4", "+ limits.result: 512KiB", "+ catalog.digest: " + digest,
 		},
 		"catalog": {
 			"+ digest: " + digest, "+ tools.create_issue: {effect: write, as: new_issue}",

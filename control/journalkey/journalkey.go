@@ -91,6 +91,11 @@ func (r *Ring) Seal(body []byte, about string) []byte {
 
 // Open opens what [Ring.Seal] sealed. Errors: [errs.Internal] when it was changed, is another's, or its key is not in the ring.
 func (r *Ring) Open(sealed []byte, about string) ([]byte, error) {
+	return r.AppendOpen([]byte{}, sealed, about)
+}
+
+// AppendOpen is [Ring.Open] that appends to dst, which sealed must not overlap.
+func (r *Ring) AppendOpen(dst, sealed []byte, about string) ([]byte, error) {
 	if len(sealed) < Overhead || sealed[0] != version {
 		return nil, errs.New(errs.Internal, "a body of the journal cannot be read: it is no sealed body of this version")
 	}
@@ -99,7 +104,7 @@ func (r *Ring) Open(sealed []byte, about string) ([]byte, error) {
 		if r.keys[i].id != id {
 			continue
 		}
-		body, err := r.keys[i].aead.Open([]byte{}, sealed[5:prefix], sealed[prefix:], []byte(about))
+		body, err := r.keys[i].aead.Open(dst, sealed[5:prefix], sealed[prefix:], []byte(about))
 		if err != nil {
 			return nil, errs.New(errs.Internal, "a body of the journal does not open: it was changed, or another journal key sealed it")
 		}

@@ -19,8 +19,8 @@ type chunks struct {
 	held int
 }
 
-// add takes one chunk. Errors: [errs.Invalid], [errs.Oversize]: the peer breaks the contract, and its Link ends.
-func (c *chunks) add(digest []byte, offset int64, data []byte) error {
+// add takes one chunk of a body of size bytes (0: not said). Errors: [errs.Invalid], [errs.Oversize]: the peer breaks the contract, and its Link ends.
+func (c *chunks) add(digest []byte, offset, size int64, data []byte) error {
 	if len(digest) != sha256.Size || len(data) == 0 || len(data) > chunkBytes {
 		return errs.New(errs.Invalid, "a chunk of the link is malformed")
 	}
@@ -36,6 +36,9 @@ func (c *chunks) add(digest []byte, offset int64, data []byte) error {
 		return errs.New(errs.Invalid, "a chunk of the link is out of order")
 	}
 	c.held += len(data)
+	if !known && size > 0 && size <= maxChunked {
+		body = make([]byte, 0, size)
+	}
 	c.open[key] = append(body, data...)
 	return nil
 }

@@ -3,12 +3,14 @@ package server
 import (
 	"crypto"
 	"crypto/sha256"
+	"iter"
 	"slices"
 	"sync"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
+	"sallyport.dev/errs"
 )
 
 // hosts is the set of hosts whose Link is up. It implements [call.Hosts]. No method blocks on a host.
@@ -79,24 +81,62 @@ func (h *hosts) Progress(to call.Address, p call.Progress) {
 	}}})
 }
 
-// Result implements [call.Hosts].
-func (h *hosts) Result(to call.Address, record []byte) bool {
+// Result implements [call.Hosts]. What is long comes behind the frame that announces it, chunk by chunk as the Link takes them, so that it delays
+// nothing else.
+func (h *hosts) Result(to call.Address, record []byte, files []*call.File) error {
+	l := h.link(to.Host)
+	if l == nil {
+		return errs.New(errs.Unreachable, "the host's link is down")
+	}
 	result := &sallyportv1.CallResult{Session: to.Session, Epoch: to.Epoch, RecordId: to.Record}
-	frames := []*sallyportv1.ControlFrame{{Frame: &sallyportv1.ControlFrame_Result{Result: result}}}
+	var bodies []iter.Seq[*sallyportv1.ControlFrame]
+	size := int64(len(record) + 128)
 	if len(record) <= chunkBytes {
 		result.Record = record
 	} else {
 		digest := sha256.Sum256(record)
 		result.ChunkedDigest, result.ChunkedSize = digest[:], int64(len(record))
+		bodies = append(bodies, chunkFrames(digest[:], slices.Chunk(record, chunkBytes)))
+	}
+	for _, f := range files {
+		digest := f.Digest[:]
+		result.Files = append(result.Files, &sallyportv1.ResultFile{Digest: digest, Size: f.Size})
+		size += f.Size
+		bodies = append(bodies, chunkFrames(digest, f.Pieces()))
+	}
+	announced := &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Result{Result: result}}
+	if len(bodies) == 0 {
+		if !l.out.push(int(size), announced) {
+			return errs.New(errs.Unreachable, "the host's link is down")
+		}
+		return nil
+	}
+	return l.out.pushLong(size, func(yield func(*sallyportv1.ControlFrame) bool) {
+		if !yield(announced) {
+			return
+		}
+		for _, body := range bodies {
+			for f := range body {
+				if !yield(f) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// chunkFrames are the frames of one body.
+func chunkFrames(digest []byte, pieces iter.Seq[[]byte]) iter.Seq[*sallyportv1.ControlFrame] {
+	return func(yield func(*sallyportv1.ControlFrame) bool) {
 		at := int64(0)
-		for piece := range slices.Chunk(record, chunkBytes) {
-			frames = append(frames, &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Chunk{Chunk: &sallyportv1.Chunk{
-				Digest: digest[:], Offset: at, Data: piece,
-			}}})
+		for piece := range pieces {
+			f := &sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Chunk{Chunk: &sallyportv1.Chunk{Digest: digest, Offset: at, Data: piece}}}
+			if !yield(f) {
+				return
+			}
 			at += int64(len(piece))
 		}
 	}
-	return h.push(to.Host, len(record)+128, frames...)
 }
 
 // change tells a host that a session of its own changed.

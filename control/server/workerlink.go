@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/control"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/control/machine"
@@ -219,7 +220,7 @@ func (w *workerService) frame(l *workerLink, parts *chunks, f *sallyportv1.Worke
 	case *sallyportv1.WorkerFrame_Progress:
 		p.Progressed(l.run, f.Progress.GetIntent(), call.Progress{Progress: f.Progress.GetProgress(), Total: f.Progress.GetTotal(), Message: f.Progress.GetMessage()})
 	case *sallyportv1.WorkerFrame_Chunk:
-		return parts.add(f.Chunk.GetDigest(), f.Chunk.GetOffset(), f.Chunk.GetData())
+		return parts.add(f.Chunk.GetDigest(), f.Chunk.GetOffset(), f.Chunk.GetSize(), f.Chunk.GetData())
 	case *sallyportv1.WorkerFrame_Outcome:
 		o := f.Outcome
 		if len(o.GetChunkedDigest()) > 0 {
@@ -241,6 +242,7 @@ func (w *workerService) frame(l *workerLink, parts *chunks, f *sallyportv1.Worke
 		p.Outcome(l.run, call.Outcome{
 			Intent: o.GetIntent(), Transport: transport, Bytes: o.GetBytesWritten(), Status: int(o.GetHttpStatus()),
 			Failure: journal.Failure(o.GetFailure()), Body: o.GetBody(), Detail: o.GetDetail(), Upstream: o.GetUpstreamSession(),
+			Redacted: sum(o.GetRedactedDigest()),
 		})
 	case *sallyportv1.WorkerFrame_Attested:
 		a, ok := attestations[f.Attested.GetState()]
@@ -260,6 +262,14 @@ func (w *workerService) frame(l *workerLink, parts *chunks, f *sallyportv1.Worke
 		w.s.log.Debug("unknown frame of a worker", "worker", l.name)
 	}
 	return nil
+}
+
+// sum is a digest of a frame, zero where it has none.
+func sum(b []byte) (d control.Digest) {
+	if len(b) == len(d) {
+		copy(d[:], b)
+	}
+	return d
 }
 
 var transports = map[sallyportv1.Transport]journal.Transport{

@@ -3,9 +3,11 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"sallyport.dev/control"
+	"sallyport.dev/control/journalkey"
 	"sallyport.dev/errs"
 )
 
@@ -57,8 +59,17 @@ func withoutBodies(c control.Call) control.Call {
 	return c
 }
 
-// partSize is the largest body that is written with its step; a longer one comes before it, in pieces that other writes run between.
-const partSize = 256 << 10
+// partSize is the largest sealed body that is written with its step; a longer one comes before it, in parts that are sealed one by one (so that it is
+// not held twice) and between which other writes run.
+const (
+	partSize = 256 << 10
+	partBody = partSize - journalkey.Overhead
+)
+
+// aboutPart is what a part is sealed under: parts of one body do not open in each other's place, and none can be left out.
+func (k bodyKind) aboutPart(call string, no, parts int) string {
+	return k.about(call) + " part " + strconv.Itoa(no) + " of " + strconv.Itoa(parts)
+}
 
 // sealedBody is a body ready to be written.
 type sealedBody struct {
@@ -76,12 +87,12 @@ func (s *Store) seal(ctx context.Context, call string, bodies map[bodyKind][]byt
 		if body == nil {
 			continue
 		}
-		b := sealedBody{kind: kind, sealed: s.opts.Key.Seal(body, kind.about(call))}
-		if len(b.sealed) > partSize {
-			if err := s.ahead(ctx, &b); err != nil {
-				s.discard(out)
-				return nil, err
-			}
+		b := sealedBody{kind: kind}
+		if len(body) <= partBody {
+			b.sealed = s.opts.Key.Seal(body, kind.about(call))
+		} else if err := s.ahead(ctx, call, body, &b); err != nil {
+			s.discard(out)
+			return nil, err
 		}
 		out = append(out, b)
 	}
@@ -89,12 +100,12 @@ func (s *Store) seal(ctx context.Context, call string, bodies map[bodyKind][]byt
 }
 
 // ahead writes a long body in parts. They belong to nothing until their step is written; what a crash leaves is removed by retention.
-func (s *Store) ahead(ctx context.Context, b *sealedBody) error {
+func (s *Store) ahead(ctx context.Context, call string, body []byte, b *sealedBody) error {
 	b.part = control.NewID()
-	for rest := b.sealed; len(rest) > 0; {
-		n := min(len(rest), partSize)
-		piece, no := rest[:n], b.parts
-		rest = rest[n:]
+	parts := (len(body) + partBody - 1) / partBody
+	for plain := range slices.Chunk(body, partBody) {
+		no := b.parts
+		piece := s.opts.Key.Seal(plain, b.kind.aboutPart(call, no, parts))
 		b.parts++
 		err := s.do(ctx, 0, func(t *tx) error {
 			_, err := t.exec("INSERT INTO body_parts (id, no, org, at, data) VALUES (?, ?, ?, ?, ?)", b.part, no, control.Org, t.now, piece)
@@ -153,9 +164,9 @@ const (
 	sqlPartsOf  = "SELECT data FROM body_parts WHERE id = ? ORDER BY no"
 )
 
-// sealedOf reads a call's sealed bodies. They are opened outside the connection ([Store.fill]).
-func (c *conn) sealedOf(seq int64) (map[bodyKind][]byte, error) {
-	out := map[bodyKind][]byte{}
+// sealedOf reads a call's sealed bodies: one piece each, or the parts of a long one. They are opened outside the connection ([Store.fill]).
+func (c *conn) sealedOf(seq int64) (map[bodyKind][][]byte, error) {
+	out := map[bodyKind][][]byte{}
 	parts := map[bodyKind]string{}
 	err := c.rows(sqlBodiesOf, []any{bodyKind(0).key(seq), (bodyKinds - 1).key(seq)}, func(r row) error {
 		var key, n int64
@@ -165,7 +176,7 @@ func (c *conn) sealedOf(seq int64) (map[bodyKind][]byte, error) {
 			return err
 		}
 		kind := bodyKind(key & (1<<bodyShift - 1))
-		out[kind] = sealed
+		out[kind] = [][]byte{sealed}
 		if n > 0 {
 			parts[kind] = part
 		}
@@ -175,25 +186,25 @@ func (c *conn) sealedOf(seq int64) (map[bodyKind][]byte, error) {
 		return nil, err
 	}
 	for kind, part := range parts {
-		whole := []byte{}
+		var all [][]byte
 		err := c.rows(sqlPartsOf, []any{part}, func(r row) error {
 			var data []byte
 			err := r.scan(&data)
-			whole = append(whole, data...)
+			all = append(all, data)
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		out[kind] = whole
+		out[kind] = all
 	}
 	return out, nil
 }
 
 // fill opens the bodies of a call into it.
-func (s *Store) fill(c *control.Call, sealed map[bodyKind][]byte) error {
-	for kind, b := range sealed {
-		body, err := s.opts.Key.Open(b, kind.about(c.ID))
+func (s *Store) fill(c *control.Call, sealed map[bodyKind][][]byte) error {
+	for kind, parts := range sealed {
+		body, err := s.unseal(c.ID, kind, parts)
 		if err != nil {
 			return errs.Wrap(errs.CodeOf(err), errs.Message(err), fmt.Errorf("call %s, body %d", c.ID, kind))
 		}
@@ -202,10 +213,25 @@ func (s *Store) fill(c *control.Call, sealed map[bodyKind][]byte) error {
 	return nil
 }
 
+// unseal opens a body. Errors: [errs.Internal].
+func (s *Store) unseal(call string, kind bodyKind, parts [][]byte) ([]byte, error) {
+	if len(parts) == 1 {
+		return s.opts.Key.Open(parts[0], kind.about(call))
+	}
+	body := make([]byte, 0, len(parts)*partBody)
+	for no, sealed := range parts {
+		var err error
+		if body, err = s.opts.Key.AppendOpen(body, sealed, kind.aboutPart(call, no, len(parts))); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
 // whole is a call with its sealed bodies, as read in one transaction.
 type whole struct {
 	*callRow
-	sealed map[bodyKind][]byte
+	sealed map[bodyKind][][]byte
 }
 
 func (c *conn) withBodies(rows []*callRow) ([]whole, error) {

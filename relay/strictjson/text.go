@@ -2,6 +2,7 @@ package strictjson
 
 import (
 	"bytes"
+	"iter"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -55,6 +56,58 @@ func appendUnescaped(dst, in []byte) []byte {
 		}
 	}
 	return dst
+}
+
+// Pieces yields the text of the JSON string raw, which [Check] accepted, in pieces of about size bytes: whoever hands a long text on need not hold it
+// twice. A piece may end inside a character, and alias raw. Nothing for any other value.
+func Pieces(raw []byte, size int) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		if len(raw) < 2 || raw[0] != '"' || raw[len(raw)-1] != '"' {
+			return
+		}
+		in := raw[1 : len(raw)-1]
+		for len(in) > 0 {
+			plain := bytes.IndexByte(in[:min(len(in), size)], '\\')
+			if plain < 0 {
+				plain = min(len(in), size)
+			}
+			if plain > size/2 || plain == len(in) {
+				if !yield(in[:plain:plain]) {
+					return
+				}
+				in = in[plain:]
+				continue
+			}
+			piece := make([]byte, 0, size+utf8.UTFMax)
+			for len(in) > 0 && len(piece) < size {
+				n := escapeLen(in)
+				if n == 0 {
+					if n = bytes.IndexByte(in[:min(len(in), size-len(piece))], '\\'); n < 0 {
+						n = min(len(in), size-len(piece))
+					}
+				}
+				piece = appendUnescaped(piece, in[:n])
+				in = in[n:]
+			}
+			if !yield(piece) {
+				return
+			}
+		}
+	}
+}
+
+// escapeLen is the length of the escape with which a checked string's inside begins, both halves of a pair together; 0 where none does.
+func escapeLen(in []byte) int {
+	switch {
+	case len(in) < 2 || in[0] != '\\':
+		return 0
+	case in[1] != 'u':
+		return 2
+	}
+	if r, ok := hex4(in, 2); ok && utf16.IsSurrogate(r) {
+		return min(12, len(in))
+	}
+	return min(6, len(in))
 }
 
 // AppendQuote appends s as a JSON string. Only what must be escaped is; bytes that are not UTF-8 become U+FFFD.

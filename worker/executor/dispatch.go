@@ -56,7 +56,11 @@ func (x *Executor) dispatch(e *entry, job *sallyportv1.IntentJob) {
 	// The answer is awaited until finish_before; a context that ends earlier would, on 2026-07-28, cancel the call upstream.
 	ctx, cancel := context.WithDeadline(e.ctx, time.UnixMilli(e.in.FinishBefore))
 	defer cancel()
-	x.settle(e, onDone, p.send(ctx))
+	o, release := p.send(ctx)
+	x.mu.Lock()
+	e.release = release
+	x.mu.Unlock()
+	x.settle(e, onDone, o)
 }
 
 // heldUp reports whether too much time went by between Go and now for the first byte to leave: by the monotonic clock, and, because that one stands
@@ -105,13 +109,15 @@ func (t *task) describe(o *sallyportv1.Outcome) *sallyportv1.Outcome {
 	return o
 }
 
-func (t *task) send(ctx context.Context) *sallyportv1.Outcome {
+// send sends, and returns what gives back the memory of a long answer; nil: nothing does.
+func (t *task) send(ctx context.Context) (o *sallyportv1.Outcome, release func()) {
 	if t.ask != nil {
-		o := t.describe(&sallyportv1.Outcome{Intent: t.in.ID})
+		o = t.describe(&sallyportv1.Outcome{Intent: t.in.ID})
 		t.ask(ctx, o)
-		return o
+		return o, nil
 	}
-	return t.x.outcome(t, t.call.Send(ctx))
+	u := t.call.Send(ctx)
+	return t.x.outcome(t, u), u.Release
 }
 
 var transports = map[upstream.Transport]sallyportv1.Transport{

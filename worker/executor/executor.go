@@ -80,6 +80,7 @@ type entry struct {
 	released chan struct{}
 	ready    *sallyportv1.Ready
 	outcome  *sallyportv1.Outcome
+	release  func() // gives back the memory of a long answer; nil: none
 }
 
 // New makes an executor. Close it after [Executor.Drain].
@@ -278,6 +279,16 @@ func (x *Executor) settle(e *entry, ev event, o *sallyportv1.Outcome) {
 	if _, ok := next(e.state, ev); ok {
 		e.outcome = o
 		x.step(e, ev)
+		return
+	}
+	e.free()
+}
+
+// free gives back the memory of a long answer.
+func (e *entry) free() {
+	if e.release != nil {
+		e.release()
+		e.release = nil
 	}
 }
 
@@ -327,6 +338,7 @@ func (x *Executor) account(e *entry, from state) {
 			x.keptBytes -= keptBytes(e.outcome)
 		}
 		delete(x.entries, e.in.ID)
+		e.free()
 		until := x.until(&e.in)
 		if e.state == forgotten && e.in.Effect == intent.Write {
 			until = time.Time{}

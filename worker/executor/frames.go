@@ -32,7 +32,7 @@ func outcomeFrames(o *sallyportv1.Outcome) []*sallyportv1.WorkerFrame {
 	at := int64(0)
 	for part := range slices.Chunk(body, chunkSize) {
 		frames = append(frames, &sallyportv1.WorkerFrame{Frame: &sallyportv1.WorkerFrame_Chunk{
-			Chunk: &sallyportv1.WorkerChunk{Digest: digest[:], Offset: at, Data: part},
+			Chunk: &sallyportv1.WorkerChunk{Digest: digest[:], Offset: at, Data: part, Size: int64(len(body))},
 		}})
 		at += int64(len(part))
 	}

@@ -4,6 +4,7 @@ package link
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ const (
 	batchFrames  = 256
 	batchBytes   = 1 << 20
 )
+
+// openLanes is how many bodies are on their way at once: control puts no more together.
+const openLanes = 32
 
 // rideFor is how long a frame that nobody waits for stays for one to ride with.
 const rideFor = 5 * time.Millisecond
@@ -159,11 +163,14 @@ func (o *outbox) batch() []*sallyportv1.WorkerFrame {
 		o.frames = nil
 	}
 	for len(o.lanes) > 0 && fits(o.lanes[0][0]) {
+		turn := min(len(o.lanes), openLanes)
 		lane := o.lanes[0]
 		take(lane[0])
-		o.lanes = o.lanes[1:]
+		copy(o.lanes, o.lanes[1:turn])
 		if lane = lane[1:]; len(lane) > 0 {
-			o.lanes = append(o.lanes, lane)
+			o.lanes[turn-1] = lane
+		} else {
+			o.lanes = slices.Delete(o.lanes, turn-1, turn)
 		}
 	}
 	o.count -= len(batch)

@@ -109,8 +109,10 @@ type Outcome struct {
 	Session   []byte // exported old-era session, for the caller to seal; nil on 2026-07-28
 	Address   netip.AddrPort
 	Protocol  string
-	Reused    bool // the connection had carried requests before (never for a write)
-	Timings   Timings
+	// Release gives back the memory that a long Body was counted for; nil: it was not. Call it once Body is not kept any more.
+	Release func()
+	Reused  bool // the connection had carried requests before (never for a write)
+	Timings Timings
 }
 
 // Timings are the parts of one dispatch.

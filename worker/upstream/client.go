@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"sallyport.dev/worker/netguard"
 )
 
@@ -20,6 +22,8 @@ type Client struct {
 	sessions sessions
 	eras     eras
 
+	room *semaphore.Weighted // of long answers
+
 	background sync.WaitGroup // watches and drains of connections
 	stop       context.CancelFunc
 	stopped    context.Context
@@ -27,7 +31,7 @@ type Client struct {
 
 // New makes a client that dials through guard. version is the worker's build, told to servers beside the name sallyport.
 func New(guard *netguard.Guard, version string) *Client {
-	c := &Client{guard: guard, version: version}
+	c := &Client{guard: guard, version: version, room: semaphore.NewWeighted(longAnswers)}
 	c.dial = c.dialGuarded
 	c.stopped, c.stop = context.WithCancel(context.Background())
 	return c
@@ -71,9 +75,13 @@ func (c *Client) newExchange(r *route, q *rpc, revision, session, name string, e
 // askID is an id for a question: never used before in its session, whichever worker opened that.
 func askID(what string) string { return what + "." + rand.Text() }
 
+// askedBytes is what the answer to a question other than a call may have: a page of a list is the longest.
+const askedBytes = 4 << 20
+
 // ask makes a harmless exchange before or beside a call (discover, initialize, ping, list, an answer to the server): it may use a connection that
 // rests, and is made once more on a fresh one when a used one turns out to be dead. Never a call. The error is of opening a connection.
 func (c *Client) ask(ctx context.Context, r *route, x *exchange) (reply, error) {
+	x.result = min(x.result, askedBytes)
 	if !x.patient {
 		x.answer = min(x.answer, r.limits.Connect)
 	}

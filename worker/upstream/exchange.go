@@ -30,9 +30,11 @@ type exchange struct {
 	id       string // of the JSON-RPC request
 	revision string // "" before it is settled
 	answer   time.Duration
-	patient  bool // a question that may take as long as a call
+	deadline time.Time // of the answer, once it is written
+	patient  bool      // a question that may take as long as a call
 	silence  time.Duration
 	result   int64
+	place    *place // of a long answer; nil: it takes what it takes, within result
 	secret   Credential
 	token    string                       // progress is wanted under this token
 	sent     func(int64)                  // may be nil
@@ -77,6 +79,7 @@ func (k *conn) roundTrip(ctx context.Context, x *exchange) (r reply) {
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
+	x.deadline = deadline
 	k.src.arm(deadline, x.silence)
 	stop := context.AfterFunc(ctx, k.src.cancel)
 	defer func() {
@@ -146,7 +149,7 @@ func (k *conn) readAnswer(ctx context.Context, x *exchange, r *reply) {
 		}
 		return
 	}
-	body, failure := k.readBody(resp, x.result+envelope)
+	body, failure := k.readBody(ctx, x, resp)
 	if failure != "" {
 		r.failure = failure
 		return
@@ -262,11 +265,12 @@ func (k *conn) readHead() (*http.Response, Failure) {
 	}
 }
 
-// firstRead is how much memory a length that is only claimed gets.
+// firstRead is how much memory a length that is only claimed gets. What is longer needs a place.
 const firstRead = 2 << 20
 
-// readBody reads a body to its end, at most most bytes of it.
-func (k *conn) readBody(resp *http.Response, most int64) ([]byte, Failure) {
+// readBody reads a body to its end.
+func (k *conn) readBody(ctx context.Context, x *exchange, resp *http.Response) ([]byte, Failure) {
+	most := x.result + envelope
 	if resp.ContentLength > most {
 		return nil, FailOversize
 	}
@@ -277,6 +281,13 @@ func (k *conn) readBody(resp *http.Response, most int64) ([]byte, Failure) {
 	buf := bytes.NewBuffer(make([]byte, 0, min(size, firstRead)+bytes.MinRead))
 	n, err := buf.ReadFrom(io.LimitReader(resp.Body, min(most+1, firstRead)))
 	if err == nil && n == firstRead {
+		need := most
+		if resp.ContentLength > 0 {
+			need = resp.ContentLength
+		}
+		if failure := x.place.take(ctx, k, x.deadline, need); failure != "" {
+			return nil, failure
+		}
 		if size > n {
 			buf.Grow(int(size-n) + bytes.MinRead) // it is coming
 		}

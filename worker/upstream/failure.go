@@ -37,6 +37,7 @@ const (
 	FailMedia     Failure = "media"     // neither JSON nor an event stream
 	FailEncoding  Failure = "encoding"  // compressed, though we accept identity only
 	FailOversize  Failure = "oversize"  // over a bound
+	FailRoom      Failure = "room"      // a long answer found no memory in time
 	FailJSON      Failure = "json"      // not one strict JSON-RPC answer: syntax, duplicate names, bad UTF-8, depth, members
 	FailID        Failure = "id"        // an answer to another request
 )

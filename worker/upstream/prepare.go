@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -180,6 +181,8 @@ func (p *Prepared) Send(ctx context.Context) Outcome {
 		questions = p.c.answerQuestions(ctx, p)
 		p.x.request = questions.put
 	}
+	place := &place{room: p.c.room}
+	p.x.place = place
 	r := p.k.roundTrip(ctx, p.x)
 	if questions != nil {
 		questions.end()
@@ -205,6 +208,9 @@ func (p *Prepared) Send(ctx context.Context) Outcome {
 		out.Transport = Sent
 	}
 	out.setBody(p.r.credential, r.message.raw, r.document)
+	if place.shrink(int64(len(out.Body))); place.held > 0 {
+		out.Release = sync.OnceFunc(place.release)
+	}
 	return out
 }
 

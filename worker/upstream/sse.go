@@ -13,6 +13,8 @@ type eventReader struct {
 	in    *bufio.Reader
 	most  int64 // bytes of a line, and of an event's data
 	total int64 // bytes of the whole stream that may still come
+	// grow is asked before a line takes more memory than firstRead; nil: it may.
+	grow  func() error
 	line  []byte
 	begun bool
 	cr    bool // the last line ended with CR: an LF that follows belongs to it
@@ -78,6 +80,11 @@ func (e *eventReader) readLine() ([]byte, error) {
 		}
 		if int64(len(e.line)+n) > e.most || int64(n) >= e.total {
 			return nil, errOversize
+		}
+		if len(e.line) <= firstRead && len(e.line)+n > firstRead && e.grow != nil {
+			if err := e.grow(); err != nil {
+				return nil, err
+			}
 		}
 		e.line = append(e.line, chunk[:n]...)
 		if i < 0 {

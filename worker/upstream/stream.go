@@ -23,7 +23,12 @@ func (k *conn) readStream(ctx context.Context, x *exchange, r *reply, body io.Re
 		streams.Put(in)
 	}()
 	most := x.result + envelope
-	events := eventReader{in: in, most: most, total: 2*most + streamSlack}
+	events := eventReader{in: in, most: most, total: 2*most + streamSlack, grow: func() error {
+		if x.place.take(ctx, k, x.deadline, most) != "" {
+			return errNoRoom
+		}
+		return nil
+	}}
 	pace := pacer{forward: x.progress, secret: x.secret}
 	asked := 0
 	for {
@@ -31,6 +36,9 @@ func (k *conn) readStream(ctx context.Context, x *exchange, r *reply, body io.Re
 		switch {
 		case errors.Is(err, io.EOF):
 			r.failure = FailStream
+			return
+		case errors.Is(err, errNoRoom):
+			r.failure = FailRoom
 			return
 		case err != nil && !isTransport(err):
 			r.failure = FailHTTP
@@ -72,6 +80,8 @@ func (k *conn) readStream(ctx context.Context, x *exchange, r *reply, body io.Re
 		}
 	}
 }
+
+var errNoRoom = errors.New("no memory for a long answer in time")
 
 // maxQuestions bounds what a server may ask on one stream.
 const maxQuestions = 32

@@ -1706,6 +1706,7 @@ type WorkerChunk struct {
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"` // of the whole body, so that it is put together in one place; 0: not said
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1759,6 +1760,13 @@ func (x *WorkerChunk) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *WorkerChunk) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 var File_sallyport_v1_worker_proto protoreflect.FileDescriptor
@@ -1885,11 +1893,12 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"public_key\x18\x02 \x01(\fR\tpublicKey\x12$\n" +
 	"\x0enot_after_unix\x18\x03 \x01(\x03R\fnotAfterUnix\x12\x1c\n" +
-	"\tsignature\x18\x04 \x01(\fR\tsignature\"Q\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\"e\n" +
 	"\vWorkerChunk\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data*j\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size*j\n" +
 	"\tTransport\x12\x19\n" +
 	"\x15TRANSPORT_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TRANSPORT_NOT_SENT\x10\x01\x12\x12\n" +
