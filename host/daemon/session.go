@@ -331,7 +331,7 @@ func (d *Daemon) takeUp(id string) error {
 	if s.state.Session != id {
 		return errs.New(errs.Invalid, "the state is of another session")
 	}
-	if s.driver, err = d.opts.Drivers.Choose(s.state.Driver, "", true); err != nil {
+	if s.driver, err = d.opts.Drivers.Choose(s.state.Driver, "", s.state.Insecure); err != nil {
 		return err
 	}
 	if err := d.programs(s); err != nil {
