@@ -33,6 +33,9 @@ func TestRead(t *testing.T) {
 		if got := r.result(c); got != exact {
 			t.Fatalf("got %s", got)
 		}
+		if kept := string(r.row(c).Body); !strings.Contains(kept, exact) {
+			t.Fatalf("the journal keeps %s", kept)
+		}
 		r.state(c, journal.Answered)
 		r.sends(c, 1)
 		row := r.row(c)

@@ -136,8 +136,7 @@ func sessionFrame(id string, epoch int64, change, reason string) *sallyportv1.Co
 	}}}
 }
 
-// owns reports whether a session is the host's, by a cache that is filled by the sessions themselves: a session never changes its host but by a
-// resume, which replaces the entry.
+// owns reports whether a session is the host's, by a cache that is filled by the sessions themselves: a session never changes its host.
 func (h *hostService) owns(ctx context.Context, host, id string) bool {
 	if owner, ok := h.owners.Load(id); ok {
 		return owner == host

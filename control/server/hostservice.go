@@ -148,6 +148,10 @@ func (h *hostService) ResumeSession(ctx context.Context, r *sallyportv1.ResumeSe
 	if err != nil {
 		return nil, err
 	}
+	// A session's state lies on its host's disk, so no other one can go on with it; one that asks wants its answers, or its owner's rights.
+	if !h.owns(ctx, who.id.String(), r.GetSession()) {
+		return nil, status.Error(codes.NotFound, "this host has no such session")
+	}
 	f := r.GetFacts()
 	store := h.s.stores.Sessions
 	epoch, err := store.ResumeSession(ctx, r.GetSession(), r.GetLastEpoch(), who.id.String(), session.Facts{
@@ -160,7 +164,6 @@ func (h *hostService) ResumeSession(ctx context.Context, r *sallyportv1.ResumeSe
 	if err != nil {
 		return nil, h.s.refused("resume session", err)
 	}
-	h.owners.Store(in.ID, who.id.String())
 	sessionJSON, toolsJSON, err := h.published(in)
 	if err != nil {
 		return nil, h.s.refused("resume session", err)

@@ -17,6 +17,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/identity"
 	"sallyport.dev/intent"
+	"sallyport.dev/relay"
 )
 
 func hello(pool string) *sallyportv1.WorkerHello {
@@ -346,6 +347,72 @@ func TestHostCannotReachAnothersSession(t *testing.T) {
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("nonsense: %v", err)
 	}
+
+	// A session that is there, and another host's: by every request and every frame that names one.
+	r.apply("version: 1\nprofiles: {dev: {attended: true}}\n")
+	id := r.openSession(r.machine(identity.Host, "", "other"), true).GetSession()
+	if _, err := host.CloseSession(t.Context(), &sallyportv1.CloseSessionRequest{Session: id, Epoch: 1}); status.Code(err) != codes.NotFound {
+		t.Errorf("another host closes it: %v", err)
+	}
+	if _, err := host.ResumeSession(t.Context(), &sallyportv1.ResumeSessionRequest{
+		Session: id, LastEpoch: 1, Facts: &sallyportv1.DriverFacts{Driver: "bwrap", Closed: "proven"},
+	}); err == nil {
+		t.Error("another host resumes it")
+	}
+	stream, err := host.Link(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := relay.NewID()
+	// Frames are handled in their order: the call is answered, so what stands before it was handled.
+	if err := stream.Send(&sallyportv1.HostFrames{Frames: []*sallyportv1.HostFrame{
+		{Frame: &sallyportv1.HostFrame_Hello{Hello: &sallyportv1.HostHello{Build: "test", Wire: server.Wire, ProtectedVersion: intent.Protected}}},
+		{Frame: &sallyportv1.HostFrame_Attach{Attach: &sallyportv1.HostAttach{Session: id, Epoch: 1, RecordId: record}}},
+		{Frame: &sallyportv1.HostFrame_Ack{Ack: &sallyportv1.HostAck{Session: id, Epoch: 1, RecordId: record}}},
+		{Frame: &sallyportv1.HostFrame_Call{Call: &sallyportv1.HostCall{Session: id, Epoch: 1, Record: []byte("{}")}}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for told := false; !told; {
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range got.GetFrames() {
+			if f.GetResult() != nil || f.GetJournaled() != nil {
+				t.Errorf("another host is told %v", f)
+			}
+			told = told || f.GetSession().GetChange() == "close" && f.GetSession().GetSession() == id
+		}
+	}
+	row, err := r.store.Session(t.Context(), id)
+	if err != nil || row.State != control.SessionOpen || row.Epoch != 1 {
+		t.Errorf("it became %+v %v", row, err)
+	}
+}
+
+// openSession opens a session of profile dev on a host; confirmed: its gate too.
+func (r *rig) openSession(source *identity.Source, confirmed bool) *sallyportv1.OpenSessionResponse {
+	r.t.Helper()
+	ticket, err := r.people.SessionTicket(r.t.Context(), &sallyportv1.SessionTicketRequest{Profile: "dev", Attended: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	in, err := r.hostClient(source).OpenSession(r.t.Context(), &sallyportv1.OpenSessionRequest{
+		Profile: "dev", OwnerTicket: ticket.GetTicket(), Attended: true, Facts: &sallyportv1.DriverFacts{Driver: "bwrap", Closed: "proven"},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if confirmed {
+		digest := must(control.ParseDigest(in.GetPolicyDigest()))
+		if err := r.store.ConfirmGate(r.t.Context(), session.Confirmation{
+			Session: in.GetSession(), Epoch: 1, Host: source.ID().String(), Parent: "p", PolicyDigest: digest,
+		}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return in
 }
 
 // A session that its host does not serve any more is closed when the host comes back: it may have ended while nobody could be told. One whose gate
@@ -354,29 +421,7 @@ func TestGoneSessionsAreClosed(t *testing.T) {
 	r := newRig(t)
 	r.apply("version: 1\nprofiles: {dev: {attended: true}}\n")
 	source, other := r.machine(identity.Host, "", "h"), r.machine(identity.Host, "", "other")
-	open := func(source *identity.Source, confirm bool) *sallyportv1.OpenSessionResponse {
-		t.Helper()
-		ticket, err := r.people.SessionTicket(t.Context(), &sallyportv1.SessionTicketRequest{Profile: "dev", Attended: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		in, err := r.hostClient(source).OpenSession(t.Context(), &sallyportv1.OpenSessionRequest{
-			Profile: "dev", OwnerTicket: ticket.GetTicket(), Attended: true, Facts: &sallyportv1.DriverFacts{Driver: "bwrap", Closed: "proven"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if confirm {
-			digest := must(control.ParseDigest(in.GetPolicyDigest()))
-			if err := r.store.ConfirmGate(t.Context(), session.Confirmation{
-				Session: in.GetSession(), Epoch: 1, Host: source.ID().String(), Parent: "p", PolicyDigest: digest,
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return in
-	}
-	served, gone, shut, elsewhere := open(source, true), open(source, true), open(source, false), open(other, true)
+	served, gone, shut, elsewhere := r.openSession(source, true), r.openSession(source, true), r.openSession(source, false), r.openSession(other, true)
 	stream, err := r.hostClient(source).Link(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -5,8 +5,14 @@ package house
 import (
 	"bytes"
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -151,5 +157,53 @@ func TestGuestLinks(t *testing.T) {
 				t.Errorf("%s links %s, which is not of the standard library", program, p.ImportPath)
 			}
 		}
+	}
+}
+
+// I3: control seals nothing, opens nothing, and holds no key that could: of the room of sealed secrets it uses only what reads an envelope's outside.
+func TestControlCannotOpen(t *testing.T) {
+	outside := map[string]bool{"AssociatedData": true, "ParsePublicKey": true, "Bound": true}
+	uses := 0
+	err := filepath.WalkDir("../../control", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		name := ""
+		for _, imp := range f.Imports {
+			switch imp.Path.Value {
+			case strconv.Quote(module + "/intent/seal"):
+				if name = "seal"; imp.Name != nil {
+					name = imp.Name.Name
+				}
+			case `"crypto/hpke"`, `"crypto/ecdh"`:
+				t.Errorf("%s imports %s", path, imp.Path.Value)
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok || name == "" {
+				return true
+			}
+			if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == name {
+				if uses++; !outside[s.Sel.Name] {
+					t.Errorf("%s uses %s.%s", path, name, s.Sel.Name)
+				}
+			}
+			return true
+		})
+		if name == "." || name == "_" {
+			t.Errorf("%s hides what it uses of sealed secrets", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uses == 0 {
+		t.Error("control uses no envelope: the test no longer sees the code")
 	}
 }
