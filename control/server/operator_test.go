@@ -101,6 +101,12 @@ func TestCredentialsAreSealedForOnePlace(t *testing.T) {
 	if err := put(other.Bytes(), 1); codeOf(t, err) != errs.Conflict {
 		t.Errorf("sealed for another origin: %v", err)
 	}
+	// What is not sealed is a credential in clear: it is refused, and goes nowhere.
+	if _, err := r.people.PutCredential(t.Context(), &sallyportv1.PutCredentialRequest{
+		Connection: "tracker", Version: 1, Sealed: []byte("the-secret"), KeyFingerprint: offered.GetFingerprint(),
+	}); codeOf(t, err) != errs.Invalid || strings.Contains(err.Error(), "the-secret") {
+		t.Errorf("not sealed: %v", err)
+	}
 	if err := put(offered.GetAssociatedData(), 1); err != nil {
 		t.Fatal(err)
 	}

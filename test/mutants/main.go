@@ -157,7 +157,7 @@ func test(ctx context.Context, tree string, m *Mutant) error {
 	for part := range strings.SplitSeq(m.Test, "/") {
 		names = append(names, "^"+part+"$")
 	}
-	text, err := output(ctx, tree, "go", "test", "-vet=off", "-count=1", "-v", "-run", strings.Join(names, "/"), m.Package)
+	text, err := output(ctx, tree, "go", "test", "-vet=off", "-count=1", "-timeout", "60s", "-v", "-run", strings.Join(names, "/"), m.Package)
 	if err == nil && !strings.Contains(text, "--- PASS: "+m.Func()) {
 		return fmt.Errorf("%s did not run:\n%s", m.Case(), text)
 	}
