@@ -10,9 +10,7 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
 	"sallyport.dev/control/grant"
-	"sallyport.dev/control/journal"
 	"sallyport.dev/control/revocation"
-	"sallyport.dev/control/session"
 	"sallyport.dev/errs"
 )
 
@@ -243,145 +241,11 @@ func (o *operatorService) ListSwitches(ctx context.Context, _ *sallyportv1.ListS
 	return out, nil
 }
 
-// ListSessions implements sallyport.v1.Operator.
-func (o *operatorService) ListSessions(ctx context.Context, r *sallyportv1.ListSessionsRequest) (*sallyportv1.ListSessionsResponse, error) {
-	f := session.Filter{Org: control.Org, Limit: maxList}
-	if r.GetAll() {
-		f.States = []control.SessionState{control.SessionOpening, control.SessionOpen, control.SessionParked, control.SessionClosed}
-	}
-	rows, err := o.s.stores.Sessions.Sessions(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	out := &sallyportv1.ListSessionsResponse{}
-	for _, s := range rows {
-		row := &sallyportv1.SessionRow{
-			Id: s.ID, Epoch: s.Epoch, Profile: s.Profile.Name, Owner: string(s.Owner), Host: s.Host, State: string(s.State), Harness: s.Harness,
-			Driver: s.Driver, Closed: s.Closed, Attended: s.Attended, CreatedMs: ms(s.CreatedAt), PolicyDigest: s.PolicyDigest.String(),
-		}
-		if s.State != control.SessionClosed {
-			open, err := o.s.stores.Calls.OpenCalls(ctx, s.ID)
-			if err != nil {
-				return nil, err
-			}
-			row.Calls = int64(len(open))
-			for _, c := range open {
-				if c.State == journal.Asking {
-					row.OpenQuestions++
-				}
-			}
-		}
-		out.Sessions = append(out.Sessions, row)
-	}
-	return out, nil
-}
-
-// CloseOwnedSession implements sallyport.v1.Operator: an administrator, or the session's owner.
-func (o *operatorService) CloseOwnedSession(ctx context.Context, r *sallyportv1.CloseOwnedSessionRequest) (*sallyportv1.CloseOwnedSessionResponse, error) {
-	row, err := o.s.stores.Sessions.Session(ctx, r.GetSession())
-	if err != nil {
-		return nil, err
-	}
-	who := whoOf(ctx)
-	if !who.Administrator && row.Owner != who.Person {
-		return nil, errs.New(errs.NotAllowed, "only its owner or an administrator closes a session")
-	}
-	reason := r.GetReason()
-	if reason == "" {
-		reason = "closed by " + string(who.Person)
-	}
-	if err := o.s.stores.Sessions.CloseSession(ctx, row.ID, 0, string(who.Person), reason); err != nil {
-		return nil, err
-	}
-	o.s.hosts.change(row.Host, &sallyportv1.SessionChange{Session: row.ID, Epoch: row.Epoch, Change: "close", Reason: reason})
-	o.s.changed("session", "closed")
-	return &sallyportv1.CloseOwnedSessionResponse{}, nil
-}
-
-// SessionTicket implements sallyport.v1.Operator: the right to open one session as oneself, for 60 s.
-func (o *operatorService) SessionTicket(ctx context.Context, r *sallyportv1.SessionTicketRequest) (*sallyportv1.SessionTicketResponse, error) {
-	who := whoOf(ctx)
-	ticket, until, err := session.IssueTicket(ctx, o.s.stores.Sessions, session.TicketRequest{
-		Owner: who.Person, Profile: r.GetProfile(), Attended: r.GetAttended(), Local: who.Local,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &sallyportv1.SessionTicketResponse{Ticket: ticket, ExpiresMs: ms(until)}, nil
-}
-
-// GiveGrant implements sallyport.v1.Operator: a standing grant, an administrator's.
-func (o *operatorService) GiveGrant(ctx context.Context, r *sallyportv1.GiveGrantRequest) (*sallyportv1.GiveGrantResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := o.policy(ctx)
-	if err != nil {
-		return nil, err
-	}
-	g, err := standingFrom(p, r, by, o.s.stores.Grants.Now())
-	if err != nil {
-		return nil, err
-	}
-	if err := o.s.stores.Grants.GiveGrant(ctx, g); err != nil {
-		return nil, err
-	}
-	o.s.changed("config", "grant given")
-	return &sallyportv1.GiveGrantResponse{Id: g.ID}, nil
-}
-
 // Bounds of a standing grant (contracts.md).
 const (
 	standingLife  = 30 * 24 * time.Hour
 	standingCalls = 1000
 )
-
-func standingFrom(p *control.Policy, r *sallyportv1.GiveGrantRequest, by control.Person, now time.Time) (*control.GivenGrant, error) {
-	switch {
-	case p.Profiles[r.GetProfile()] == nil:
-		return nil, errs.Newf(errs.NotFound, "no profile is named %q", r.GetProfile())
-	case !toolExists(p, r.GetTool()):
-		return nil, errs.Newf(errs.NotFound, "no reviewed tool is named %q; write connection/tool", r.GetTool())
-	case r.GetReason() == "":
-		return nil, errs.New(errs.Invalid, "say with --reason why a write may run without a question")
-	}
-	g := &control.GivenGrant{
-		Org: control.Org, ID: r.GetName(), Kind: "standing", Profile: r.GetProfile(), Tools: []string{r.GetTool()}, When: r.GetWhen(),
-		Limit: control.Limit{Calls: r.GetCalls(), Per: time.Duration(r.GetPerSeconds()) * time.Second}, Until: now.Add(standingLife), By: by, Reason: r.GetReason(),
-	}
-	if g.ID == "" {
-		g.ID = control.NewID()
-	}
-	if g.Limit.Calls == 0 {
-		g.Limit.Calls = standingCalls
-	}
-	if r.GetUntilMs() > 0 {
-		g.Until = time.UnixMilli(r.GetUntilMs()).UTC()
-	}
-	if !g.Until.After(now) || g.Limit.Calls < 1 || g.Limit.Per < 0 {
-		return nil, errs.New(errs.Invalid, "a grant needs an end in the future and at least one call")
-	}
-	if g.When != "" {
-		if err := grant.CheckCondition(g.When, toolsNamed(p, r.GetTool())); err != nil {
-			return nil, err
-		}
-	}
-	return g, nil
-}
-
-// RemoveGrant implements sallyport.v1.Operator.
-func (o *operatorService) RemoveGrant(ctx context.Context, r *sallyportv1.RemoveGrantRequest) (*sallyportv1.RemoveGrantResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.s.stores.Grants.EndGrant(ctx, r.GetId(), by, "removed"); err != nil {
-		return nil, err
-	}
-	o.s.changed("config", "grant ended")
-	return &sallyportv1.RemoveGrantResponse{}, nil
-}
 
 // AcceptRestore implements sallyport.v1.Operator.
 func (o *operatorService) AcceptRestore(ctx context.Context, r *sallyportv1.AcceptRestoreRequest) (*sallyportv1.AcceptRestoreResponse, error) {
