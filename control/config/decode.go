@@ -3,7 +3,9 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -16,12 +18,28 @@ type Problem struct {
 	Message      string // lower case; says what was expected
 }
 
-// String is the form that a person reads.
+// String is the form that a person reads: one line, whatever the file's names are.
 func (p Problem) String() string {
 	if p.Path == "" {
-		return fmt.Sprintf("%d:%d: %s", p.Line, p.Column, p.Message)
+		return fmt.Sprintf("%d:%d: %s", p.Line, p.Column, visible(p.Message))
 	}
-	return fmt.Sprintf("%d:%d: %s: %s", p.Line, p.Column, p.Path, p.Message)
+	return fmt.Sprintf("%d:%d: %s: %s", p.Line, p.Column, visible(p.Path), visible(p.Message))
+}
+
+// visible shows what does not print by its escape: a name in the file may hold what moves a terminal's cursor.
+func visible(text string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+	}
+	return b.String()
 }
 
 // scalar is a value that reads itself from the text of a YAML scalar.

@@ -65,6 +65,12 @@ func TestAuthorityMustStand(t *testing.T) {
 				}
 				return err
 			}))
+			// Whatever the question says: a barrier for another binding than the call's own is refused.
+			moved := w.barrier(row, q)
+			moved.Binding = other
+			if got, err := w.Commit(t.Context(), moved); err != nil || got != call.Unusable {
+				t.Errorf("a barrier of another binding: %s %v", got, err)
+			}
 			got, err := w.Commit(t.Context(), w.barrier(row, q))
 			w.no(err)
 			if got != c.want {
