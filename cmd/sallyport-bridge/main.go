@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"sallyport.dev/guest/bridge"
@@ -30,7 +31,12 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
-	b, err := bridge.Listen(*port, *socket)
+	// The kernel takes 107 bytes for a socket's name; outside of a sandbox its path may have more.
+	if err := os.Chdir(filepath.Dir(*socket)); err != nil {
+		fmt.Fprintf(os.Stderr, "sallyport-bridge: the folder of --socket cannot be entered: %v\n", err)
+		return 1
+	}
+	b, err := bridge.Listen(*port, filepath.Base(*socket))
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sallyport-bridge: %v; another program in this sandbox has the port\n", err)
 		return 1

@@ -79,7 +79,7 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	// Everything is bound before anything is started: what is in the way shows at once, and nothing is left half open.
 	var opened listeners
-	l := controlListeners{people: opened.unix(controlSocket), links: []net.Listener{opened.unix(linkSocket)}, metrics: opened.metrics(ctx, c.Metrics)}
+	l := controlListeners{people: opened.unix(ctx, controlSocket), links: []net.Listener{opened.unix(ctx, linkSocket)}, metrics: opened.metrics(ctx, c.Metrics)}
 	address := "unix:" + linkSocket
 	if c.Listen != "" {
 		tcp := opened.tcp(ctx, c.Listen)

@@ -26,6 +26,7 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
 	"sallyport.dev/errs"
+	"sallyport.dev/identity/unixsock"
 )
 
 // Globals are the flags of every command, and where it reads and writes.
@@ -78,12 +79,7 @@ func (g *Globals) socket(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p := filepath.Join(dir, name)
-	const longest = 107 // sockaddr_un(7)
-	if len(p) > longest {
-		return "", errs.Newf(errs.Invalid, "the path of the socket %s has %d bytes, and Unix sockets take at most %d: name a shorter --state", p, len(p), longest)
-	}
-	return p, nil
+	return filepath.Join(dir, name), nil
 }
 
 // client is the people's API. Errors of a call are [errs.Error]s: use [answer].
@@ -102,8 +98,7 @@ func (g *Globals) client() (sallyportv1connect.OperatorClient, error) {
 	}
 	hc := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", path)
+			return unixsock.Dial(ctx, path)
 		},
 		DisableCompression: true,
 	}}

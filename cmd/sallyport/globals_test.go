@@ -54,16 +54,6 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-func TestSocketPath(t *testing.T) {
-	fits := "/" + strings.Repeat("a", 107-len("//run/control.sock"))
-	if p, err := (&Globals{State: fits}).socket("control.sock"); err != nil || len(p) != 107 {
-		t.Errorf("%d bytes: %v", len(p), err)
-	}
-	if _, err := (&Globals{State: fits + "a"}).socket("control.sock"); !errs.Is(err, errs.Invalid) || !strings.Contains(errs.Message(err), "has 108 bytes") {
-		t.Error(err)
-	}
-}
-
 // failure is an error as control sends it.
 func failure(t *testing.T, code errs.Code, c connect.Code) error {
 	t.Helper()

@@ -75,8 +75,8 @@ func (c *hostCmd) Run(ctx context.Context, g *Globals) error {
 		return err
 	}
 	var opened listeners
-	l := opened.unix(hostSocket)
-	gates := opened.unix(gateSocket)
+	l := opened.unix(ctx, hostSocket)
+	gates := opened.unix(ctx, gateSocket)
 	metrics := opened.metrics(ctx, c.Metrics)
 	if opened.err != nil {
 		opened.close()

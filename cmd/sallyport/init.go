@@ -56,9 +56,6 @@ func (c *initCmd) Run(g *Globals) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.socket("control.sock"); err != nil {
-		return err // what is made here could not be used
-	}
 	if err := makeState(state); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport.dev/errs"
+	"sallyport.dev/identity/unixsock"
 	"sallyport.dev/telemetry"
 )
 
@@ -61,11 +62,11 @@ func (o *listeners) keep(l net.Listener, err error) net.Listener {
 	return l
 }
 
-func (o *listeners) unix(path string) net.Listener {
+func (o *listeners) unix(ctx context.Context, path string) net.Listener {
 	if o.err != nil {
 		return nil
 	}
-	return o.keep(listenUnix(path))
+	return o.keep(listenUnix(ctx, path))
 }
 
 func (o *listeners) tcp(ctx context.Context, address string) net.Listener {
@@ -94,7 +95,7 @@ func (o *listeners) close() {
 }
 
 // listenUnix binds a socket of mode 0600 in a directory of mode 0700, and takes the place of one that nobody serves any more.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, errs.Wrap(errs.NotAllowed, "the socket's directory "+dir+" cannot be made", err)
@@ -102,14 +103,16 @@ func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o077 != 0 {
 		return nil, errs.Newf(errs.NotAllowed, "others can enter %s: chmod 700 %s", dir, dir)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:noctx // a second at most
+	asking, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if c, err := unixsock.Dial(asking, path); err == nil {
 		c.Close()
 		return nil, errs.Newf(errs.Conflict, "another sallyport serves %s: end it first, or name another --state", path)
 	}
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return nil, errs.Wrap(errs.NotAllowed, "the old socket "+path+" cannot be removed", err)
 	}
-	l, err := net.Listen("unix", path) //nolint:noctx // binding does not wait
+	l, err := unixsock.Listen(path)
 	if err != nil {
 		return nil, errs.Wrap(errs.Unavailable, fmt.Sprintf("%s cannot be bound", path), err)
 	}

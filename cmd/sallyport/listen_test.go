@@ -23,7 +23,7 @@ func shortDir(t *testing.T) string {
 
 func TestListenUnix(t *testing.T) {
 	path := filepath.Join(shortDir(t), "run", "x.sock")
-	l, err := listenUnix(path)
+	l, err := listenUnix(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,13 +32,18 @@ func TestListenUnix(t *testing.T) {
 			t.Errorf("%s: %v %v", p, info.Mode(), err)
 		}
 	}
-	if _, err := listenUnix(path); !errs.Is(err, errs.Conflict) {
+	if _, err := listenUnix(t.Context(), path); !errs.Is(err, errs.Conflict) {
 		t.Error("a socket that is served was taken away:", err)
 	}
-	// As a killed process leaves it: the file, and nobody behind it.
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
-	again, err := listenUnix(path)
+	// As a killed process leaves it: the file, and nobody behind it.
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	again, err := listenUnix(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +54,7 @@ func TestListenUnix(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenUnix(path); !errs.Is(err, errs.NotAllowed) || !strings.Contains(errs.Message(err), "chmod 700 "+filepath.Dir(path)) {
+	if _, err := listenUnix(t.Context(), path); !errs.Is(err, errs.NotAllowed) || !strings.Contains(errs.Message(err), "chmod 700 "+filepath.Dir(path)) {
 		t.Error(err)
 	}
 }
@@ -64,7 +69,7 @@ func TestListenersEndTogether(t *testing.T) {
 	defer taken.Close()
 	var o listeners
 	a := filepath.Join(dir, "run", "a.sock")
-	o.unix(a)
+	o.unix(t.Context(), a)
 	if o.metrics(t.Context(), "") != nil || o.err != nil {
 		t.Fatal("metrics without an address:", o.err)
 	}
@@ -72,7 +77,7 @@ func TestListenersEndTogether(t *testing.T) {
 		t.Fatal(o.err)
 	}
 	b := filepath.Join(dir, "run", "b.sock")
-	if o.unix(b) != nil || o.metrics(t.Context(), "127.0.0.1:0") != nil || o.tcp(t.Context(), "127.0.0.1:0") != nil {
+	if o.unix(t.Context(), b) != nil || o.metrics(t.Context(), "127.0.0.1:0") != nil || o.tcp(t.Context(), "127.0.0.1:0") != nil {
 		t.Error("it goes on after a failure")
 	}
 	o.close()

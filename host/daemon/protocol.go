@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"sallyport.dev/errs"
+	"sallyport.dev/identity/unixsock"
 )
 
 // host.sock takes one request a connection: open a session. The process at the other end, as the kernel names it, becomes the session's only parent:
@@ -91,7 +91,9 @@ func writeLine(w io.Writer, v any) error {
 
 // Open asks the daemon at path for a session; this process becomes its parent. Errors: [errs.Unreachable], and what the daemon or control say.
 func Open(ctx context.Context, path string, r Request) (*Opened, error) {
-	c, err := (&net.Dialer{Timeout: requestTime}).DialContext(ctx, "unix", path)
+	dialing, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	c, err := unixsock.Dial(dialing, path)
 	if err != nil {
 		return nil, errs.Wrap(errs.Unreachable, "this machine's host does not answer; is it up? Start it with: sallyport up", err)
 	}

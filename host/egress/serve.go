@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport.dev/errs"
+	"sallyport.dev/identity/unixsock"
 )
 
 // Bounds of one session's bridge.
@@ -25,11 +26,10 @@ func Listen(path string, mode os.FileMode) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errs.Wrap(errs.NotAllowed, "the bridge's socket cannot be replaced", err)
 	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", path)
+	l, err := unixsock.Listen(path)
 	if err != nil {
 		return nil, errs.Wrap(errs.NotAllowed, "the bridge's socket cannot be bound", err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(true)
 	if err := os.Chmod(path, mode); err != nil {
 		l.Close()
 		return nil, errs.Wrap(errs.NotAllowed, "the bridge's socket cannot be opened to the sandbox", err)

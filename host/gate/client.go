@@ -9,6 +9,7 @@ import (
 
 	"sallyport.dev/errs"
 	"sallyport.dev/host/sandbox/proc"
+	"sallyport.dev/identity/unixsock"
 )
 
 // Pauses between two tries to reach the host.
@@ -44,7 +45,7 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error)) (*Client, error
 // Dial returns a dial function for a Unix socket.
 func Dial(path string) func(ctx context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
-		c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		c, err := unixsock.Dial(ctx, path)
 		if err != nil {
 			return nil, errs.Wrap(errs.Unreachable, "the host does not answer; start it with sallyport up", err)
 		}

@@ -19,6 +19,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/identity"
 	"sallyport.dev/identity/statefile"
+	"sallyport.dev/identity/unixsock"
 )
 
 const dialTimeout = 10 * time.Second
@@ -146,10 +147,10 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // Dial opens a plain connection to an address of control: "host:port", or "unix:PATH".
 func Dial(ctx context.Context, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		return d.DialContext(ctx, "unix", path)
+		return unixsock.Dial(ctx, path)
 	}
+	d := net.Dialer{Timeout: dialTimeout}
 	return d.DialContext(ctx, "tcp", address)
 }
 

@@ -84,10 +84,12 @@ func build(ctx context.Context) (err error) {
 		return err
 	}
 	built.probe = filepath.Join(built.dir, "probe")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", built.probe, "./test/acceptance/probe")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the probe: %w\n%s", err, out)
+	for out, pkg := range map[string]string{built.probe: "./test/acceptance/probe", filepath.Join(built.dir, "demo-agent"): "./test/demo/agent"} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, pkg)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", pkg, err, text)
+		}
 	}
 	return nil
 }

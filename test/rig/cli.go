@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect/v2/connecthttp"
 
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
+	"sallyport.dev/identity/unixsock"
 )
 
 // CLI runs a command of the sallyport program and returns what it printed; an error has what it said.
@@ -117,7 +118,7 @@ func (r *Rig) write(yaml string) error {
 // operator is the people's API behind a socket.
 func operator(socket string) sallyportv1connect.OperatorClient {
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		return unixsock.Dial(ctx, socket)
 	}}}
 	return sallyportv1connect.NewOperatorClient(connect.NewClient(connecthttp.NewTransport(client, "http://control")))
 }

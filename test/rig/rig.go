@@ -23,8 +23,7 @@ const Patience = 30 * time.Second
 // Options of a [Rig].
 type Options struct {
 	Programs Programs
-	// Dir is where everything goes; "" is a new temporary directory, removed by Close. Keep it short: sockets lie below it, and their paths
-	// have at most 107 bytes.
+	// Dir is where everything goes; "" is a new temporary directory, removed by Close.
 	Dir string
 	// Apart starts control, worker and host each as a process of the rig's own instead of under sallyport up: then one of them can be
 	// killed, and started again, by itself.
@@ -73,7 +72,10 @@ func Start(ctx context.Context, o Options) (*Rig, error) {
 }
 
 func (r *Rig) start(ctx context.Context) error {
-	var err error
+	err := os.MkdirAll(r.dir, 0o700)
+	if err != nil {
+		return err
+	}
 	if r.log, err = newLogFile(r.Path("log")); err != nil {
 		return err
 	}

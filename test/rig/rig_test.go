@@ -89,7 +89,11 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	r, err := rig.Start(ctx, rig.Options{Programs: programs, Apart: apart})
+	dir := ""
+	if apart { // where sockets have longer paths than the kernel takes for a name
+		dir = filepath.Join(t.TempDir(), strings.Repeat("a-long-name/", 12))
+	}
+	r, err := rig.Start(ctx, rig.Options{Programs: programs, Apart: apart, Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +164,7 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 	if len(list.Calls) < 3 {
 		t.Fatalf("the journal has %d calls", len(list.Calls))
 	}
-	dir := filepath.Dir(r.State())
+	dir = filepath.Dir(r.State())
 	closed = true
 	if err := r.Close(); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ import (
 	"sallyport.dev/host/gate"
 	"sallyport.dev/host/sandbox"
 	"sallyport.dev/host/sandbox/proc"
+	"sallyport.dev/identity/unixsock"
 	"sallyport.dev/relay"
 )
 
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 func (a *attach) open(ctx context.Context) (*daemon.Opened, error) {
 	socket := filepath.Join(a.state, "run", "control.sock")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		return unixsock.Dial(ctx, socket)
 	}}}
 	api := sallyportv1connect.NewOperatorClient(connect.NewClient(connecthttp.NewTransport(client, "http://control")))
 	ticket, err := api.SessionTicket(ctx, &sallyportv1.SessionTicketRequest{Profile: a.profile, Attended: a.attended})
