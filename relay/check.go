@@ -50,6 +50,22 @@ func (c *Cancel) check() error {
 	return nil
 }
 
+func (r *Refused) check() error {
+	if err := checkHead(r.Session, r.Epoch); err != nil {
+		return err
+	}
+	if !ValidID(r.ID) {
+		return errs.New(errs.Invalid, "refused: id is 26 characters of lower-case base32")
+	}
+	if r.Code != errs.Oversize && r.Code != errs.Invalid && r.Code != errs.UnknownTool {
+		return errs.New(errs.Invalid, "refused: code is oversize, invalid or unknown_tool")
+	}
+	if r.More < 0 {
+		return errs.New(errs.Invalid, "refused: more counts from 0")
+	}
+	return checkText("tool", r.Tool, 0, MaxToolName)
+}
+
 func (g *Gate) check() error {
 	if err := checkHead(g.Session, g.Epoch); err != nil {
 		return err

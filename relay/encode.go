@@ -69,6 +69,20 @@ func AppendCancel(dst []byte, c *Cancel) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// AppendRefused appends the record of r. Errors: [errs.Invalid], [errs.Oversize].
+func AppendRefused(dst []byte, r *Refused) ([]byte, error) {
+	if err := r.check(); err != nil {
+		return dst, err
+	}
+	dst = appendHead(dst, r.Session, r.Epoch)
+	dst = appendText(dst, `,"id":`, r.ID)
+	dst = appendText(dst, `,"code":`, string(r.Code))
+	if r.Tool != "" {
+		dst = appendText(dst, `,"tool":`, r.Tool)
+	}
+	return append(strconv.AppendInt(append(dst, `,"more":`...), r.More, 10), '}'), nil
+}
+
 // AppendGate appends the record of g. Errors: [errs.Invalid], [errs.Oversize].
 func AppendGate(dst []byte, g *Gate) ([]byte, error) {
 	if err := checkObject("probe", g.Probe); err != nil {

@@ -99,6 +99,17 @@ func (g *Guest) Ack(id string) error {
 	}
 }
 
+// Refused publishes that the guest refused something by itself; its id is made here. Errors: those of [AppendRefused] and [Publish].
+func (g *Guest) Refused(r *Refused) error {
+	told := *r
+	told.ID = NewID()
+	record, err := AppendRefused(nil, &told)
+	if err != nil {
+		return err
+	}
+	return g.publish(RefusedName(told.ID), record)
+}
+
 // Gate publishes gate.json. Errors: those of [AppendGate] and [Publish].
 func (g *Guest) Gate(gate *Gate) error {
 	record, err := AppendGate(nil, gate)

@@ -68,12 +68,13 @@ const (
 	KindCancel
 	KindAck
 	KindGate
+	KindRefused
 )
 
 // GateName is the one name in new/ that carries no id.
 const GateName = "gate.json"
 
-// ParseName reads a name in new/ strictly: ID.call, ID.cancel, ID.ack or gate.json. Anything else is KindNone.
+// ParseName reads a name in new/ strictly: ID.call, ID.cancel, ID.ack, ID.refused or gate.json. Anything else is KindNone.
 func ParseName(name string) (kind Kind, id string) {
 	if name == GateName {
 		return KindGate, ""
@@ -86,6 +87,8 @@ func ParseName(name string) (kind Kind, id string) {
 		kind = KindCancel
 	case "ack":
 		kind = KindAck
+	case "refused":
+		kind = KindRefused
 	default:
 		return KindNone, ""
 	}
@@ -103,6 +106,9 @@ func CancelName(id string) string { return id + ".cancel" }
 
 // AckName is the name in new/ of an ack.
 func AckName(id string) string { return id + ".ack" }
+
+// RefusedName is the name in new/ of what a guest refused by itself.
+func RefusedName(id string) string { return id + ".refused" }
 
 // ResultName is the name in results/ of a result, and in progress/ of a call's progress.
 func ResultName(id string) string { return id + ".json" }

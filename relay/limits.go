@@ -7,7 +7,7 @@ const (
 	MaxLine      = 8 << 20 // bytes of a JSON-RPC line between harness and shim
 	MaxArguments = 1 << 20 // bytes of a call's arguments
 	MaxCall      = MaxArguments + 8<<10
-	MaxNote      = 4 << 10  // bytes of a cancel record
+	MaxNote      = 4 << 10  // bytes of a cancel record, and of a refusal
 	MaxGate      = 64 << 10 // bytes of gate.json
 	MaxProgress  = 32 << 10 // a message of escapes fits
 	MaxInline    = 1 << 20  // bytes of a CallToolResult that is handed over inline; a longer one is cut to a file by control

@@ -87,6 +87,29 @@ func ParseCancel(data []byte) (Cancel, error) {
 	return c, nil
 }
 
+// ParseRefused reads the record of what a guest refused. Errors: as [ParseCall], with [MaxNote].
+func ParseRefused(data []byte) (Refused, error) {
+	var r Refused
+	m, err := open("refused", data, MaxNote)
+	if err != nil {
+		return r, err
+	}
+	r.V = Version
+	r.Session = m.text("session")
+	r.Epoch = m.integer("epoch")
+	r.ID = m.text("id")
+	r.Code = errs.Code(m.text("code"))
+	r.Tool = m.optionalText("tool")
+	r.More = m.integer("more")
+	if err := m.done(); err != nil {
+		return Refused{}, err
+	}
+	if err := r.check(); err != nil {
+		return Refused{}, err
+	}
+	return r, nil
+}
+
 // ParseGate reads gate.json. Probe aliases data. Errors: as [ParseCall], with [MaxGate].
 func ParseGate(data []byte) (Gate, error) {
 	var g Gate

@@ -5,7 +5,11 @@
 // watching, sweeping) is in relay/hostside.
 package relay
 
-import "crypto/sha256"
+import (
+	"crypto/sha256"
+
+	"sallyport.dev/errs"
+)
 
 // Version is the relay's format version. Version and Version-1 are served, so a live shim survives an upgrade of its host.
 const Version = 1
@@ -61,6 +65,18 @@ type Cancel struct {
 	Epoch   int64
 	ID      string
 	Why     Why
+}
+
+// Refused says that the guest answered a message of its agent by itself, so that the journal has it, as the shim writes it to new/ID.refused. Nothing
+// of the message is in it but the name of a tool: what it says is the host's to word.
+type Refused struct {
+	V       int
+	Session string
+	Epoch   int64
+	ID      string
+	Code    errs.Code // [errs.Oversize], [errs.Invalid] or [errs.UnknownTool]
+	Tool    string    // as the agent wrote it, or ""
+	More    int64     // refused before it, and not told: see [Allowance]
 }
 
 // Gate is what the first process of a sandbox found, as it writes it to new/gate.json once, before open.

@@ -160,6 +160,23 @@ func TestCancelVectors(t *testing.T) {
 	})
 }
 
+func TestRefusedVectors(t *testing.T) {
+	type fields struct {
+		Session string    `json:"session"`
+		Epoch   int64     `json:"epoch"`
+		ID      string    `json:"id"`
+		Code    errs.Code `json:"code"`
+		Tool    string    `json:"tool"`
+		More    int64     `json:"more"`
+	}
+	runVectors(t, "refused.json", func(data []byte) (fields, error) {
+		r, err := ParseRefused(data)
+		return fields{r.Session, r.Epoch, r.ID, r.Code, r.Tool, r.More}, err
+	}, func(f fields) ([]byte, error) {
+		return AppendRefused(nil, &Refused{Session: f.Session, Epoch: f.Epoch, ID: f.ID, Code: f.Code, Tool: f.Tool, More: f.More})
+	})
+}
+
 func TestGateVectors(t *testing.T) {
 	type fields struct {
 		Session string `json:"session"`
@@ -245,7 +262,7 @@ func TestToolsVectors(t *testing.T) {
 }
 
 func TestNameVectors(t *testing.T) {
-	kinds := map[string]Kind{"none": KindNone, "call": KindCall, "cancel": KindCancel, "ack": KindAck, "gate": KindGate}
+	kinds := map[string]Kind{"none": KindNone, "call": KindCall, "cancel": KindCancel, "ack": KindAck, "gate": KindGate, "refused": KindRefused}
 	type name struct {
 		Name string `json:"name"`
 		Kind string `json:"kind"`

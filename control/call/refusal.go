@@ -12,7 +12,8 @@ import (
 	"sallyport.dev/relay"
 )
 
-// Refusal is a record that the host took away and answered itself, because its bytes were no call, or none of that session. Nothing of it runs.
+// Refusal is a record that the host took away and answered itself, because its bytes were no call, or none of that session; or what a guest refused
+// by itself. Nothing of it runs.
 type Refusal struct {
 	Address
 	Tool   string // as the record says it; "" where it could not be read
@@ -21,7 +22,7 @@ type Refusal struct {
 }
 
 // refusals are the codes that a host may refuse a record with.
-var refusals = map[errs.Code]bool{errs.Invalid: true, errs.Oversize: true, errs.TooOld: true, errs.NotAllowed: true, errs.Fenced: true, errs.Conflict: true}
+var refusals = map[errs.Code]bool{errs.Invalid: true, errs.Oversize: true, errs.TooOld: true, errs.NotAllowed: true, errs.Fenced: true, errs.Conflict: true, errs.UnknownTool: true}
 
 // maxReason is how many bytes of a host's reason the journal keeps.
 const maxReason = 512

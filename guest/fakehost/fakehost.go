@@ -27,7 +27,8 @@ type Seen struct {
 	Cancels []relay.Cancel
 	Acks    []string
 	Gates   []relay.Gate
-	Broken  []string // rules that the guest broke
+	Refused []relay.Refused // by the guest itself
+	Broken  []string        // rules that the guest broke
 }
 
 // Host serves one session.
@@ -175,6 +176,8 @@ func kindName(kind relay.Kind) string {
 		return "a cancel"
 	case relay.KindAck:
 		return "an ack"
+	case relay.KindRefused:
+		return "a refusal"
 	default:
 		return "gate.json"
 	}
@@ -216,6 +219,13 @@ func (h *Host) take(c *hostside.Claimed) {
 			return
 		}
 		h.seen.Cancels = append(h.seen.Cancels, cancel)
+	case relay.KindRefused:
+		refused, err := relay.ParseRefused(c.Record)
+		if err != nil || refused.ID != c.ID || refused.Session != h.Session.Session || refused.Epoch != h.Session.Epoch {
+			broke("refusal %s: %v, or of another name, session or epoch", c.ID, err)
+			return
+		}
+		h.seen.Refused = append(h.seen.Refused, refused)
 	case relay.KindAck:
 		if !h.ledger.Acknowledged(c.ID) {
 			broke("ack %s of a result that was not there to read", c.ID)

@@ -46,11 +46,13 @@ func (s *Server) callTool(r *request, to answers) {
 	}
 	if !offered {
 		// Neither the names of others nor whether this one exists elsewhere.
+		s.tell(errs.UnknownTool, tool)
 		to.answer(appendError(nil, r.id, newError(codeInvalidParams, "unknown tool: use a name that tools/list gives")), nil)
 		return
 	}
 	switch {
 	case int64(len(arguments)) > session.Limits.Arguments:
+		s.tell(errs.Oversize, tool)
 		fail(textTooLong(tool, strconv.Itoa(len(arguments)), strconv.FormatInt(session.Limits.Arguments, 10)))
 		return
 	case int64(s.open.calls()) >= session.Limits.InFlight:

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport.dev/errs"
 	"sallyport.dev/relay"
 )
 
@@ -31,6 +32,7 @@ type Server struct {
 	open      *openRequests
 	unclaimed time.Duration // how long a record may lie unclaimed
 	serving   sync.WaitGroup
+	telling   *relay.Allowance // of what was refused here; only the reading goroutine touches it
 
 	// What a handshake agreed on. Only the reading goroutine touches it.
 	handshake bool
@@ -49,6 +51,7 @@ func New(c Config) *Server {
 		dir:       newDirectory(c.RelayIn, c.RelayOut),
 		open:      newOpenRequests(),
 		unclaimed: unclaimedPatience,
+		telling:   relay.NewAllowance(tellBurst, tellEvery),
 	}
 }
 
@@ -93,6 +96,7 @@ func (s *Server) readAll() error {
 		var long errTooLong
 		switch {
 		case errors.As(err, &long):
+			s.tell(errs.Oversize, "")
 			s.refuse(long.id, newError(codeInvalidRequest, fmt.Sprintf("the line is longer than %d bytes; nothing of it was served", relay.MaxLine)))
 		case errors.Is(err, io.EOF):
 			return nil
@@ -131,6 +135,7 @@ func (s *Server) logf(format string, args ...any) {
 func (s *Server) serveLine(line []byte) {
 	all, batch, fatal := parseLine(line)
 	if fatal != nil {
+		s.tell(errs.Invalid, "")
 		s.refuse(nil, fatal)
 		return
 	}
@@ -155,6 +160,9 @@ func (s *Server) serveLine(line []byte) {
 
 // serve serves one message; exactly one answer or skip goes to the answers, now or later.
 func (s *Server) serve(m parsed, to answers) {
+	if m.err != nil && m.err.code == codeParse {
+		s.tell(errs.Invalid, "")
+	}
 	switch {
 	case m.err != nil && m.id == nil && m.method != "":
 		to.skip() // a broken notification: there is nobody to answer
@@ -167,6 +175,30 @@ func (s *Server) serve(m parsed, to answers) {
 		s.notified(m.message)
 	default:
 		s.request(m.message, to)
+	}
+}
+
+// Of what it refuses by itself a shim tells the host so many at once, then one for each of these times.
+const (
+	tellBurst = 16
+	tellEvery = time.Second
+)
+
+// tell has it journaled that something was refused here. Where no host listens nothing can be: the agent is answered all the same.
+func (s *Server) tell(code errs.Code, tool string) {
+	session, err := s.dir.now()
+	if err != nil {
+		return
+	}
+	more, ok := s.telling.Take(time.Now(), 0)
+	if !ok {
+		return // the next that is told counts it
+	}
+	if len(tool) > relay.MaxToolName {
+		tool = ""
+	}
+	if err := s.dir.guest.Refused(&relay.Refused{Session: session.Session, Epoch: session.Epoch, Code: code, Tool: tool, More: more}); err != nil {
+		s.logf("the host was not told what was refused: %v", err)
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"sallyport.dev/errs"
 	"sallyport.dev/guest/fakehost"
 	"sallyport.dev/relay"
 	"sallyport.dev/relay/strictjson"
@@ -249,6 +252,27 @@ func TestLineOverTheBound(t *testing.T) {
 	p.send(call(`"big"`, "echo", `{"x":"`+strings.Repeat("x", relay.MaxLine)+`"}`))
 	want(t, p.line(), `"id":"big","error":{"code":-32600,`, "longer than 8388608 bytes")
 	want(t, p.ask(call("2", "echo", "{}")), `"id":2,"result":{"content":[]}`)
+}
+
+// What a shim refuses by itself it tells the host, in as few words as there are, and not without end.
+func TestTellsWhatItRefuses(t *testing.T) {
+	h := host(t, answering(t, `{"content":[]}`), "echo")
+	p := open(t, h.In(), h.Out(), func(s *Server) { s.telling = relay.NewAllowance(4, time.Hour) }).hello()
+	p.send(call("1", "echo", `{"x":"`+strings.Repeat("x", relay.MaxLine)+`"}`))
+	want(t, p.line(), "longer than 8388608 bytes")
+	want(t, p.ask(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo","name":"drop_all"}}`), `"code":-32700`)
+	want(t, p.ask(call("3", "drop_all", "{}")), "unknown tool")
+	want(t, p.ask(call("4", "echo", `{"x":"`+strings.Repeat("x", relay.MaxArguments)+`"}`)), "(oversize)")
+	for range 10 {
+		want(t, p.ask(call("5", "drop_all", "{}")), "unknown tool")
+	}
+	want(t, p.ask(call("6", "echo", "{}")), `"result":{"content":[]}`)
+	got := seen(t, h, func(s fakehost.Seen) bool { return len(s.Refused) == 4 && len(s.Calls) == 1 }).Refused
+	for i, w := range []relay.Refused{{Code: errs.Oversize}, {Code: errs.Invalid}, {Code: errs.UnknownTool, Tool: "drop_all"}, {Code: errs.Oversize, Tool: "echo"}} {
+		if !slices.ContainsFunc(got, func(r relay.Refused) bool { return r.Code == w.Code && r.Tool == w.Tool && r.More == 0 }) {
+			t.Errorf("the host was not told of refusal %d, %+v: %+v", i, w, got)
+		}
+	}
 }
 
 func TestDuplicateOpenID(t *testing.T) {

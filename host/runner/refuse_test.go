@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"sallyport.dev/api/sallyport/v1"
+	"sallyport.dev/errs"
 	"sallyport.dev/host/link/linktest"
 	"sallyport.dev/relay"
 )
@@ -96,6 +98,52 @@ func TestRefusals(t *testing.T) {
 			if f.GetAck() != nil {
 				t.Error("control heard of a result that it did not write")
 			}
+		}
+		return true
+	})
+}
+
+// What a guest refused by itself reaches control in the host's words; a guest that goes on and on fills no journal.
+func TestGuestRefuses(t *testing.T) {
+	x := newRig(t)
+	b := x.sandbox()
+	tell := func(code errs.Code, tool string, more int64) {
+		t.Helper()
+		if err := b.guest.Refused(&relay.Refused{Session: b.ID, Epoch: b.Epoch, Code: code, Tool: tool, More: more}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(v *linktest.View) (all []*sallyportv1.HostRefused) {
+		for _, f := range v.Frames() {
+			if r := f.GetRefused(); r != nil {
+				all = append(all, r)
+			}
+		}
+		return all
+	}
+	tell(errs.UnknownTool, "drop_all", 3)
+	x.await("a refusal", func(v *linktest.View) bool {
+		all := told(v)
+		if len(all) == 0 {
+			return false
+		}
+		const says = "the agent called a tool that this session does not have; its guest refused it; 3 more were refused before it and are not listed"
+		if all[0].GetCode() != "unknown_tool" || all[0].GetTool() != "drop_all" || all[0].GetReason() != says {
+			t.Errorf("%+v", all[0])
+		}
+		return true
+	})
+	// Of another session, and what no guest says: counted and left.
+	b.publish(relay.RefusedName(relay.NewID()), []byte(`{"v":1,"session":"`+b.ID+`","epoch":1,"id":"`+relay.NewID()+`","code":"rule_denied","more":0}`))
+	const many = 300
+	for range many {
+		tell(errs.Invalid, "", 0)
+	}
+	p := b.call()
+	x.arrived(b.ID, p.ID()) // a good call goes on
+	x.await("", func(v *linktest.View) bool {
+		if n := len(told(v)); n > refusalBurst+1 {
+			t.Errorf("control was told of %d refusals", n)
 		}
 		return true
 	})

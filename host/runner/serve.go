@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
@@ -230,6 +231,8 @@ func (s *session) note(claimed *hostside.Claimed) bool {
 		return s.acknowledge(claimed.ID)
 	case relay.KindCancel:
 		return s.cancel(claimed)
+	case relay.KindRefused:
+		return s.guestRefused(claimed)
 	default: // a gate record after the gate: ignored
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -303,7 +306,7 @@ func (s *session) refuse(claimed *hostside.Claimed, tool string, why error) {
 		if err == nil {
 			s.ledger.Refused(claimed.ID, claimed.Digest)
 			s.local[claimed.ID] = true
-			s.report(claimed, tool, why)
+			s.report(claimed, tool, why, 0)
 		} else {
 			s.log("a refusal cannot be published", err)
 		}
@@ -312,8 +315,8 @@ func (s *session) refuse(claimed *hostside.Claimed, tool string, why error) {
 }
 
 // report tells control of a refusal, for the journal; s.mu is held. A guest that is told to wait did nothing wrong, and one that is refused faster
-// than control takes it fills no memory.
-func (s *session) report(claimed *hostside.Claimed, tool string, why error) {
+// than control takes it fills no memory, and no journal. more were refused along with it.
+func (s *session) report(claimed *hostside.Claimed, tool string, why error, more int64) {
 	if errs.Is(why, errs.Busy) {
 		return
 	}
@@ -321,11 +324,44 @@ func (s *session) report(claimed *hostside.Claimed, tool string, why error) {
 		s.log("a refusal is not journaled: too many wait to be told", why)
 		return
 	}
+	missed, ok := s.telling.Take(time.Now(), more)
+	if !ok {
+		return // the next that is told counts it
+	}
+	reason := errs.Message(why)
+	if missed > 0 {
+		reason += fmt.Sprintf("; %d more were refused before it and are not listed", missed)
+	}
 	s.refusals++
 	s.ride(item{what: sendRefused, refused: &sallyportv1.HostRefused{
 		Session: s.id, Epoch: s.epoch, RecordId: claimed.ID, RecordDigest: claimed.Digest[:], Tool: tool,
-		Code: string(errs.CodeOf(why)), Reason: errs.Message(why),
+		Code: string(errs.CodeOf(why)), Reason: reason,
 	}})
+}
+
+// guestRefused tells control of what the guest refused by itself, in this host's words: a guest writes nothing into the journal but a tool's name.
+func (s *session) guestRefused(claimed *hostside.Claimed) bool {
+	record, err := relay.ParseRefused(claimed.Record)
+	if err == nil {
+		err = s.belongs(claimed.ID, record.ID, record.Session, record.Epoch)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.settle(claimed)
+	if err != nil {
+		return false
+	}
+	s.report(claimed, record.Tool, errs.New(record.Code, guestSays[record.Code]), record.More)
+	return true
+}
+
+var guestSays = map[errs.Code]string{
+	errs.Oversize:    "the agent sent a line or arguments over the bound; its guest served nothing of it",
+	errs.Invalid:     "the agent sent a line that is not strict JSON: broken, a name twice, not UTF-8, or too deep; its guest served nothing of it",
+	errs.UnknownTool: "the agent called a tool that this session does not have; its guest refused it",
 }
 
 // exceed ends the serving of a session whose guest took more than it may.

@@ -39,6 +39,7 @@ type session struct {
 	riding      bool             // a timer sees to those that ride
 	said        []item           // the last acks and refusals sent: a lost stream may have lost them
 	refusals    int              // in out
+	telling     *relay.Allowance // of refusals: a guest fills no journal with them
 	held        int              // bytes of records that control has not journaled
 	starved     bool             // waits for room in held
 	undelivered int              // calls whose result found no room in in/
@@ -95,6 +96,12 @@ const keptSaid = 64
 // maxRefusals is how many refusals of a session wait to be told to control. More are told to the guest alone.
 const maxRefusals = 64
 
+// Of refusals a session tells control so many at once, then one for each of these times: a guest that goes on and on gets one row that counts the rest.
+const (
+	refusalBurst = 64
+	refusalEvery = 10 * time.Second
+)
+
 func newSession(r *Runner, cfg Session) (*session, error) {
 	box, err := hostside.Open(cfg.Folder, cfg.Owners...)
 	if err != nil {
@@ -103,7 +110,7 @@ func newSession(r *Runner, cfg Session) (*session, error) {
 	s := &session{
 		runner: r, id: cfg.ID, epoch: cfg.Epoch, box: box, tmpfs: cfg.Folder.Tmpfs(), turn: rand.Uint64N(auditSweep), open: cfg.Open,
 		early: make(map[string]bool), ledger: hostside.NewLedger(), calls: make(map[string]*call), local: make(map[string]bool),
-		gate: newGate(),
+		telling: relay.NewAllowance(refusalBurst, refusalEvery), gate: newGate(),
 	}
 	if err := s.recover(); err != nil {
 		s.close()
