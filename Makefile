@@ -42,8 +42,8 @@ demo: ## the main job, on your machine, in under a minute after the build
 bench: build ## the rows of docs/evidence.md
 	$(GO) run ./bench
 
-acceptance: ## every case with every real agent
-	@echo "make $@: not built"
+acceptance: prepare ## every case with every real agent, as a table
+	$(GO) run ./test/matrix
 
 chaos: ## every part stopped dead at every step: never twice
 	@echo "make $@: not built"
