@@ -21,7 +21,6 @@ func (d *driver) dispatch(ctx context.Context) {
 	if d.row.State == journal.Retrying && len(d.row.Answer) == 0 {
 		d.idle(ctx, retryPause)
 	}
-	var failed error
 	begun := time.Now()
 	for prepares := 0; !d.stopped; {
 		switch {
@@ -44,16 +43,16 @@ func (d *driver) dispatch(ctx context.Context) {
 		}
 		again, err := d.attempt(ctx, dec)
 		if err != nil {
-			failed = err
 			if errs.Is(err, errs.Busy) && time.Since(begun) < busyTime {
 				d.idle(ctx, retryPause)
 				continue
 			}
 			if prepares++; prepares < maxAttempts && transient(err) {
+				d.triedInVain(ctx, err)
 				d.idle(ctx, retryPause)
 				continue
 			}
-			d.end(ctx, journal.OnPrepareFailed, notSentCode(failed), errs.Message(failed))
+			d.notPrepared(ctx, err)
 			return
 		}
 		if !again {
@@ -67,23 +66,6 @@ func (d *driver) idle(ctx context.Context, t time.Duration) {
 	for until := time.Now().Add(t); time.Now().Before(until) && !d.stopped && !d.wantCancel; {
 		d.wait(ctx, until)
 	}
-}
-
-// transient reports whether another Prepare may succeed.
-func transient(err error) bool {
-	switch errs.CodeOf(err) {
-	case errs.Unreachable, errs.Busy, errs.Unavailable:
-		return true
-	}
-	return false
-}
-
-func notSentCode(err error) errs.Code {
-	switch c := errs.CodeOf(err); c {
-	case errs.NotConnected, errs.Busy:
-		return c
-	}
-	return errs.NotSent
 }
 
 // ruleAgain puts the call to the rules at the barrier. It returns false when the call does not run now: it ended, or a person is asked.
@@ -249,23 +231,6 @@ func (d *driver) prepare(ctx context.Context, run Run, job Job) (again bool, err
 			}
 		}
 	}
-}
-
-// prepareError puts a worker's word for what failed before anything was sent into an error.
-func prepareError(o Outcome) error {
-	switch o.Failure {
-	case journal.FailBusy, journal.FailLate, journal.FailClosed:
-		return errs.New(errs.Busy, "the worker was busy")
-	case journal.FailCredential:
-		return errs.New(errs.NotConnected, "the server wants another credential")
-	case journal.FailIntent, journal.FailRequest:
-		return errs.New(errs.Internal, "the worker refused what it was asked for")
-	case journal.FailAddress:
-		return errs.New(errs.NotAllowed, "its address may not be reached")
-	case journal.FailInitialize:
-		return errs.New(errs.Unreachable, "the server did not settle how to talk to it")
-	}
-	return errs.New(errs.Unreachable, "the server cannot be reached")
 }
 
 // commit is the barrier and, after it, Go. What the store refuses changed nothing; what it does not answer is read again, and never sent on.

@@ -50,7 +50,10 @@ func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome)
 	if err != nil {
 		return true
 	}
-	step := control.Step{From: row.State, Event: event, To: to, Attempt: row.Attempt, Actor: row.Worker, Reason: "late evidence"}
+	step := control.Step{From: row.State, Event: event, To: to, Attempt: row.Attempt, Actor: row.Worker, Reason: lateEvidence(set)}
+	if set.Reason == nil {
+		set.Reason = new(string) // why it was uncertain is in the line of that step
+	}
 	if len(o.Body) > 0 {
 		step.Digest = control.Sum(o.Body)
 	}
@@ -70,6 +73,14 @@ func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome)
 		}
 	}
 	return true
+}
+
+// lateEvidence is the line of a step that rests on it.
+func lateEvidence(set Set) string {
+	if set.Reason == nil {
+		return "late evidence"
+	}
+	return "late evidence: " + *set.Reason
 }
 
 // lateInput goes on with a call whose server, as it turns out, asked for more.

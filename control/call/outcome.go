@@ -52,7 +52,7 @@ func (d *driver) awaitOutcome(ctx context.Context) {
 			}
 			switch m.Attestation {
 			case NotStarted:
-				d.settle(ctx, Outcome{Intent: m.intent, Transport: journal.TransportNotSent, Failure: journal.FailClosed})
+				d.settle(ctx, Outcome{Intent: m.intent, Transport: journal.TransportNotSent, Failure: journal.FailClosed, Detail: attested})
 			case Running:
 				goneBy = time.Time{}
 				askBy = time.Now().Add(max(runGone, time.Until(d.out.finishBy.Add(runGone))))
@@ -137,7 +137,10 @@ func (p *Pipeline) redacted(ctx context.Context, id, worker string, o *Outcome) 
 
 // apply takes the step that an outcome's event means.
 func (d *driver) apply(ctx context.Context, event journal.Event, set Set, o Outcome) {
-	why := control.Step{Actor: d.row.Worker, Reason: o.Detail}
+	why := control.Step{Actor: d.row.Worker}
+	if set.Reason != nil {
+		why.Reason = *set.Reason
+	}
 	if len(o.Body) > 0 {
 		why.Digest = control.Sum(o.Body)
 	}
@@ -191,6 +194,9 @@ func (d *driver) retry(ctx context.Context, why control.Step, facts *control.Fac
 	}
 }
 
+// attested is the detail of an attempt that its run vouched for.
+const attested = "its run attests that it did not start, and now never will"
+
 // judge reads an outcome: the event of the table, and what is written beside the state.
 func (p *Pipeline) judge(c *control.Call, o Outcome) (journal.Event, Set) {
 	e := journal.Evidence{Transport: o.Transport, Failure: o.Failure, Status: o.Status}
@@ -239,6 +245,9 @@ func (p *Pipeline) judge(c *control.Call, o Outcome) (journal.Event, Set) {
 	}
 	if event == journal.OnTask {
 		set.TaskHandle = input.task
+	}
+	if because := e.Because(o.Detail); because != "" {
+		set.Reason = &because
 	}
 	return event, set
 }

@@ -278,7 +278,7 @@ type Resolution struct {
 // Note is a line without a transition: a conflict of bytes, a same-id mismatch, a cancel that came too late, a recorded answer given again.
 type Note struct {
 	Call   string
-	Event  string // conflict, same_id_mismatch, cancel_requested, attached, answered_again, witness
+	Event  string // conflict, same_id_mismatch, cancel_requested, attached, answered_again, not_prepared, witness
 	Actor  string
 	Reason string
 	Digest control.Digest
