@@ -48,8 +48,8 @@ acceptance: prepare ## every case with every real agent, as a table
 chaos: ## every part stopped dead at every step: never twice
 	@echo "make $@: not built"
 
-hostile: ## hostile guests and servers
-	@echo "make $@: not built"
+hostile: prepare guest ## hostile guests, servers, harnesses and model requests: a row for each case
+	$(GO) test -count=1 -v -timeout 30m ./test/hostile -all
 
 conformance: ## the official MCP suite
 	@echo "make $@: not built"

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -278,9 +279,9 @@ func (k *conn) readBody(ctx context.Context, x *exchange, resp *http.Response) (
 	if size < 0 {
 		size = 512
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, min(size, firstRead)+bytes.MinRead))
-	n, err := buf.ReadFrom(io.LimitReader(resp.Body, min(most+1, firstRead)))
-	if err == nil && n == firstRead {
+	body := make([]byte, 0, min(size, firstRead)+1)
+	body, err := readUpTo(resp.Body, body, min(most+1, firstRead))
+	if err == nil && len(body) == firstRead {
 		need := most
 		if resp.ContentLength > 0 {
 			need = resp.ContentLength
@@ -288,22 +289,38 @@ func (k *conn) readBody(ctx context.Context, x *exchange, resp *http.Response) (
 		if failure := x.place.take(ctx, k, x.deadline, need); failure != "" {
 			return nil, failure
 		}
-		if size > n {
-			buf.Grow(int(size-n) + bytes.MinRead) // it is coming
+		if more := need - firstRead; resp.ContentLength > 0 && more > 0 {
+			body = slices.Grow(body, int(more)+1) // it is coming
 		}
-		var more int64
-		more, err = buf.ReadFrom(io.LimitReader(resp.Body, most+1-n))
-		n += more
+		body, err = readUpTo(resp.Body, body, most+1)
 	}
 	switch {
-	case n > most:
+	case int64(len(body)) > most:
 		return nil, FailOversize
 	case err == nil:
-		return buf.Bytes(), ""
+		return body, ""
 	case isTransport(err):
 		return nil, k.readFailure(err, true)
 	}
 	return nil, FailHTTP // broken chunks
+}
+
+// readUpTo appends what r has to b, until b has most bytes or r ends.
+func readUpTo(r io.Reader, b []byte, most int64) ([]byte, error) {
+	for int64(len(b)) < most {
+		if len(b) == cap(b) {
+			b = extend(b, min(bytes.MinRead, int(most)-len(b)), most)
+		}
+		n, err := r.Read(b[len(b):min(cap(b), int(most))])
+		b = b[:len(b)+n]
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return b, err
+		}
+	}
+	return b, nil
 }
 
 // isTransport tells errors of the connection and of its bounds from those of a parser.

@@ -35,6 +35,17 @@ func (p *place) take(ctx context.Context, k *conn, deadline time.Time, n int64) 
 	return ""
 }
 
+// extend makes room in b for n more bytes. It doubles, up to most: what lies around as garbage of smaller ones is then less than b itself, where append's
+// own growth leaves four times as much.
+func extend(b []byte, n int, most int64) []byte {
+	if len(b)+n <= cap(b) {
+		return b
+	}
+	wide := make([]byte, len(b), len(b)+max(n, min(len(b), int(most)-len(b)))) // slices.Grow takes up to a quarter more than it is asked for
+	copy(wide, b)
+	return wide
+}
+
 // shrink gives back what an answer of n bytes does not need.
 func (p *place) shrink(n int64) {
 	if p == nil || p.held <= n {

@@ -11,9 +11,9 @@ import (
 // else carries a JSON-RPC message; an event counts when its blank line came, so a cut stream never yields a cut message.
 type eventReader struct {
 	in    *bufio.Reader
-	most  int64 // bytes of a line, and of an event's data
+	most  int64 // bytes of an event: of its data so far, and of the line that is read
 	total int64 // bytes of the whole stream that may still come
-	// grow is asked before a line takes more memory than firstRead; nil: it may.
+	// grow is asked before an event takes more memory than firstRead; nil: it may.
 	grow  func() error
 	line  []byte
 	begun bool
@@ -26,7 +26,7 @@ func (e *eventReader) next() ([]byte, error) {
 	var data []byte
 	has, kind := false, ""
 	for {
-		line, err := e.readLine()
+		line, err := e.readLine(len(data))
 		if err != nil {
 			if errors.Is(err, io.EOF) && (has || len(line) > 0) {
 				err = io.ErrUnexpectedEOF
@@ -51,7 +51,7 @@ func (e *eventReader) next() ([]byte, error) {
 			case int64(len(data)+len(value)) >= e.most:
 				return nil, errOversize
 			default:
-				data = append(append(data, '\n'), value...)
+				data = append(append(extend(data, len(value)+1, e.most), '\n'), value...)
 			}
 		case "event":
 			kind = string(value)
@@ -59,8 +59,8 @@ func (e *eventReader) next() ([]byte, error) {
 	}
 }
 
-// readLine returns a line without its end. At an error it returns what came of the line.
-func (e *eventReader) readLine() ([]byte, error) {
+// readLine returns a line without its end, of an event that has so many bytes of data already. At an error it returns what came of the line.
+func (e *eventReader) readLine(data int) ([]byte, error) {
 	e.line = e.line[:0]
 	for {
 		if _, err := e.in.Peek(1); err != nil {
@@ -78,15 +78,15 @@ func (e *eventReader) readLine() ([]byte, error) {
 		if i < 0 {
 			n = len(chunk)
 		}
-		if int64(len(e.line)+n) > e.most || int64(n) >= e.total {
+		if int64(data+len(e.line)+n) > e.most || int64(n) >= e.total {
 			return nil, errOversize
 		}
-		if len(e.line) <= firstRead && len(e.line)+n > firstRead && e.grow != nil {
+		if size := data + len(e.line) + n; size > firstRead && e.grow != nil {
 			if err := e.grow(); err != nil {
 				return nil, err
 			}
 		}
-		e.line = append(e.line, chunk[:n]...)
+		e.line = append(extend(e.line, n, e.most), chunk[:n]...)
 		if i < 0 {
 			e.take(n)
 			continue
