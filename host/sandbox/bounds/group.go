@@ -99,12 +99,12 @@ func limitPIDs(h hierarchy, dir string, n int64) bool {
 	return has(h, dir, "pids") && write(dir, "pids.max", strconv.FormatInt(n, 10)) == nil && atMost(dir, "pids.max", n)
 }
 
+// cpuPeriod is the kernel's usual accounting period in microseconds.
+const cpuPeriod = 100_000
+
 // weight is a sandbox's share of a busy processor where another group of the same level has 100: a guest that computes all it can leaves the host, which
 // serves every sandbox, most of what both want. It costs nothing while the processor is not busy.
 const weight = 25
-
-// cpuPeriod is the kernel's usual accounting period in microseconds.
-const cpuPeriod = 100_000
 
 func limitCPU(h hierarchy, dir string, processors float64) bool {
 	if !has(h, dir, "cpu") {
