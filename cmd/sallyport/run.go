@@ -201,7 +201,7 @@ func (c *runCmd) named() ([]string, error) {
 		if !set {
 			v, ok := os.LookupEnv(name)
 			if !ok {
-				continue
+				return nil, errs.Newf(errs.Invalid, "--env %s keeps a variable that is not set here: set it, or give a value with --env %s=VALUE", name, name)
 			}
 			e = name + "=" + v
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,12 +25,38 @@ standing:
   bot: {profile: work, tools: [tracker/create_issue], calls: 100, until: %s, reason: "the rig's own test"}
 `
 
+var built struct {
+	once sync.Once
+	dir  string
+	rig.Programs
+	err error
+}
+
+// programs are built once, by whichever test needs them first.
+func programs(t *testing.T) rig.Programs {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "sallyport-rig-test-"); built.err == nil {
+			built.Programs, built.err = rig.Build(context.Background(), built.dir)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.Programs
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
 // Everything is started, a read and a granted write go all the way, each part alone is killed and comes back, and nothing stays behind.
 func TestRig(t *testing.T) {
-	programs, err := rig.Build(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := programs(t)
 	for _, apart := range []bool{true, false} {
 		t.Run(fmt.Sprintf("apart %t", apart), func(t *testing.T) { testRig(t, programs, apart) })
 	}

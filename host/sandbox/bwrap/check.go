@@ -77,15 +77,17 @@ func checkNamespaces(ctx context.Context, path string) sandbox.Finding {
 	if err == nil {
 		return sandbox.Finding{Level: sandbox.Fine, Subject: "bubblewrap", Message: "sandboxes can be made"}
 	}
-	return sandbox.Finding{Level: sandbox.Failure, Subject: "bubblewrap", Message: "a sandbox could not be made (" + firstLine(out.String(), err) + "); " + advice(out.String())}
+	return sandbox.Finding{Level: sandbox.Failure, Subject: "bubblewrap", Message: "a sandbox could not be made (" + firstLine(out.String(), err) + "); " + advice(kernelSetting, out.String())}
 }
 
-// advice is what to do, from what the kernel says and what it is set to.
-func advice(output string) string {
-	read := func(name string) string {
-		data, _ := os.ReadFile("/proc/sys/" + name)
-		return strings.TrimSpace(string(data))
-	}
+// kernelSetting reads a setting below /proc/sys; "" where the kernel has none of that name.
+func kernelSetting(name string) string {
+	data, _ := os.ReadFile("/proc/sys/" + name)
+	return strings.TrimSpace(string(data))
+}
+
+// advice is what to do, from what bubblewrap says and what the kernel is set to.
+func advice(read func(name string) string, output string) string {
 	switch {
 	case read("kernel/unprivileged_userns_clone") == "0":
 		return "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
