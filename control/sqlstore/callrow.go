@@ -64,7 +64,7 @@ func (c *callRow) unread() any {
 // over reports whether nothing can follow: it ended, and the model has its end.
 func (c *callRow) over() bool { return !c.live() && c.Delivery == journal.DeliveryAcknowledged }
 
-// updateCall writes what steps may change. The caller checked state, attempt and lease in this transaction: one goroutine writes.
+// updateCall writes what steps may change. The caller checked state, attempt and lease in this transaction: one writes at a time.
 func (t *tx) updateCall(c *callRow) error {
 	_, err := t.exec(sqlUpdateCall, string(c.State), c.Attempt, c.Lease, c.ExpiresAt, string(c.Authority.Kind), c.Authority.ID, c.Subject, c.Account,
 		c.Binding, c.Intent, c.Worker, c.Run, c.StartedAt, c.Rounds, string(c.Transport), string(c.Protocol), string(c.ToolResult),

@@ -13,7 +13,7 @@ type walCheckpointer struct {
 	s     *Store
 	c     *conn
 	wake  chan struct{}
-	pages int // of the log at the last commit; the writer's goroutine alone uses it
+	pages int // of the log at the last commit; who writes alone uses it
 	next  int // pages that start the next checkpoint
 }
 
@@ -33,7 +33,7 @@ func newWALCheckpointer(s *Store) (*walCheckpointer, error) {
 	return k, nil
 }
 
-// consider starts a checkpoint when the log is long. The writer calls it between batches.
+// consider starts a checkpoint when the log is long. Who writes calls it between batches.
 func (k *walCheckpointer) consider() {
 	switch {
 	case k.pages < k.s.opts.pages:

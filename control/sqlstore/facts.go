@@ -8,7 +8,7 @@ import (
 
 // facts are what every guard looks at, kept in the writer's memory between changes: sessions and the newest versions of credentials. Any
 // statement of the writer that names one of their tables drops them, and while such a change is not committed they are read from the rows. The
-// writer's goroutine alone uses them.
+// one who writes alone uses them.
 type facts struct {
 	sessions    map[string]sessionFact
 	credentials map[credentialKey]credentialFact

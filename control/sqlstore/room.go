@@ -13,7 +13,7 @@ import (
 // room keeps a reserve on the disk, so that what is under way can be settled when the disk is full. It has three levels: plenty; full, where
 // nothing new is admitted; tight, where nothing more is dispatched either, because its settle might find no room.
 //
-// The writer's goroutine alone uses it.
+// Who writes alone uses it.
 type room struct {
 	path    string // of the reserve
 	size    int64  // of the reserve

@@ -17,7 +17,7 @@ import (
 	"sallyport.dev/errs"
 )
 
-// head is where the store stands. The writer owns it; others read copies.
+// head is where the store stands. Who writes owns it; others read copies.
 type head struct {
 	incarnation string
 	counter     int64 // durable commits
@@ -44,7 +44,8 @@ type Store struct {
 	closed  chan struct{} // nothing is read any more
 	wal     *os.File      // to sync
 
-	writing     sync.Mutex // held while a batch is written, and for the last step of a checkpoint of the log
+	writing     sync.Mutex // who holds it writes a batch, or takes the last step of a checkpoint of the log
+	batch       []*write   // of who writes: kept for the next
 	w           *conn      // the writer's
 	head        head
 	tx          tx

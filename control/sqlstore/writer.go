@@ -44,6 +44,12 @@ func (s *Store) do(ctx context.Context, c class, f func(*tx) error) error {
 	if !s.queue.put(w) {
 		return errClosed()
 	}
+	if s.writing.TryLock() { // nobody writes: to wake the writer for it and to be woken again costs more than most batches
+		s.round()
+		s.writing.Unlock()
+	} else {
+		s.queue.signal()
+	}
 	err := <-w.done
 	w.ctx, w.f, w.err = nil, nil, nil
 	writes.Put(w)
@@ -75,7 +81,6 @@ func (q *queue) put(w *write) bool {
 	}
 	q.items = append(q.items, w)
 	q.mu.Unlock()
-	q.signal()
 	return true
 }
 
@@ -99,7 +104,7 @@ func (q *queue) ride(f func(*tx) error) {
 	}
 }
 
-// take returns up to maxBatch writes and every rider, and whether the queue is closed and empty.
+// take returns up to maxBatch writes and every rider, and whether the queue is closed and empty. What it leaves wakes the writer.
 func (q *queue) take(into []*write) (batch []*write, riders []func(*tx) error, over bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,7 +113,7 @@ func (q *queue) take(into []*write) (batch []*write, riders []func(*tx) error, o
 	rest := copy(q.items, q.items[n:])
 	clear(q.items[rest:])
 	q.items = q.items[:rest]
-	if rest > 0 {
+	if rest > 0 || q.closed {
 		q.signal()
 	}
 	if riders, q.riders = q.riders, nil; len(riders) > 0 {
@@ -124,23 +129,27 @@ func (q *queue) close() {
 	q.signal()
 }
 
-// runWriter is the one goroutine that writes.
+// runWriter writes what was put while somebody else wrote, and riders that no commit took along.
 func (s *Store) runWriter() {
 	defer s.sync.close()
-	var batch []*write
-	for {
+	for over := false; !over; {
 		<-s.queue.wake
-		b, riders, over := s.queue.take(batch)
-		if over {
-			return
-		}
-		batch = b
 		s.writing.Lock()
-		s.commit(b, riders)
+		over = s.round()
 		s.writing.Unlock()
+	}
+}
+
+// round writes one batch and reports whether the queue is closed and empty; s.writing is held.
+func (s *Store) round() (over bool) {
+	batch, riders, over := s.queue.take(s.batch)
+	s.batch = batch
+	if len(batch) > 0 || len(riders) > 0 {
+		s.commit(batch, riders)
 		clear(batch)
 		s.checkpoints.consider()
 	}
+	return over
 }
 
 // commit runs a batch: what the store's state refuses first, then the rest in one transaction. A full disk is met by giving back the reserve
