@@ -51,8 +51,8 @@ chaos: ## every part stopped dead at every step: never twice
 hostile: prepare guest ## hostile guests, servers, harnesses and model requests: a row for each case
 	$(GO) test -count=1 -v -timeout 30m ./test/hostile -all
 
-conformance: ## the official MCP suite
-	@echo "make $@: not built"
+conformance: prepare ## the official MCP suite
+	$(GO) run ./test/conformance
 
 mutants: ## a patch that breaks each invariant, and the test that turns red
 	$(GO) run ./test/mutants

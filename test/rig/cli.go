@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"connectrpc.com/connect/v2"
@@ -47,6 +48,9 @@ type Connection struct {
 	Limits string   // as in the file; "" for the defaults
 	Reads  []string // the server's tools that are let in, by effect; NAME=AS renames one
 	Writes []string
+	// Review says which tools of a catalog that was pulled are let in as reads, as Reads does, for servers whose tools nobody knows before; nil: only
+	// what Reads and Writes name.
+	Review func(names []string) (reads []string)
 	More   string // further members, each line indented by four
 }
 
@@ -67,6 +71,9 @@ func (c *Connection) reviewed(digest string) string {
 	var b strings.Builder
 	b.WriteString(c.yaml())
 	fmt.Fprintf(&b, "    catalog: {file: catalogs/%s.json, digest: %q}\n    tools:\n", c.Name, digest)
+	if len(c.Reads)+len(c.Writes) == 0 {
+		b.WriteString("      {}\n")
+	}
 	for effect, tools := range map[string][]string{"read": c.Reads, "write": c.Writes} {
 		for _, t := range tools {
 			name, as, renamed := strings.Cut(t, "=")
@@ -102,6 +109,13 @@ func (r *Rig) Configure(ctx context.Context, connections []Connection, rest stri
 		if err := r.JSON(ctx, &pulled, "catalogs", "pull", c.Name); err != nil {
 			return fmt.Errorf("%w\n(apply before it: %w)", err, applied)
 		}
+		if c.Review != nil {
+			names, err := r.catalog(c.Name)
+			if err != nil {
+				return err
+			}
+			c.Reads = c.Review(names)
+		}
 		reviewed += c.reviewed(pulled.Digest)
 	}
 	if err := r.write(reviewed + rest); err != nil {
@@ -109,6 +123,22 @@ func (r *Rig) Configure(ctx context.Context, connections []Connection, rest stri
 	}
 	_, err := r.CLI(ctx, "", "apply", "--yes")
 	return err
+}
+
+// catalog reads the names of the tools of a catalog that was pulled.
+func (r *Rig) catalog(connection string) (names []string, err error) {
+	data, err := os.ReadFile(r.Path(filepath.Join("catalogs", connection+".json")))
+	if err != nil {
+		return nil, err
+	}
+	var list struct{ Tools []struct{ Name string } }
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, err
+	}
+	for _, t := range list.Tools {
+		names = append(names, t.Name)
+	}
+	return names, nil
 }
 
 func (r *Rig) write(yaml string) error {

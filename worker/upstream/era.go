@@ -78,6 +78,10 @@ func readDiscovery(rep *reply) (revision string, result []byte, err error) {
 	m := &rep.message
 	switch {
 	case rep.failure == "" && m.result != nil:
+		if _, ok := strictjson.Lookup(m.result, "supportedVersions"); !ok {
+			// Not a DiscoverResult, which must have them: some old servers answer every method that they do not know with an empty result.
+			return latestOld, nil, nil
+		}
 		revision = mutual(m.result, "supportedVersions")
 		result = m.result
 		if revision != "" {
