@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"sallyport.dev/test/fixture/mcpserver"
 	"sallyport.dev/test/rig"
@@ -53,6 +56,7 @@ func servers(ctx context.Context, suite installation, programs rig.Programs, run
 	defer web.Close()
 	defer f.close()
 	url := fmt.Sprintf("http://%s/mcp", l.Addr())
+	slices.SortStableFunc(runs, func(a, b run) int { return cmp.Or(-strings.Compare(a.suite, b.suite), strings.Compare(a.spec, b.spec)) })
 	if whole {
 		return suite.tryAll(ctx, runs, "server", "--url", url)
 	}
