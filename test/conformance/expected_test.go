@@ -23,7 +23,9 @@ func TestJudge(t *testing.T) {
 		"passes in one":    {[]entry{{Scenarios: []string{"one", "two"}}}, nil, []string{"alpha 2026-07-28 one: nothing fails"}, 3, 2},
 		"a check passes": {
 			[]entry{{Spec: "2025-11-25", Scenarios: []string{"one"}, Checks: []string{"a", "b"}}, {Scenarios: []string{"two"}}},
-			nil, []string{"alpha 2025-11-25 one: b passes"}, 3, 2,
+			nil,
+			[]string{"alpha 2025-11-25 one: b passes"},
+			3, 2,
 		},
 		"for nothing": {
 			[]entry{{Spec: "2025-11-25", Scenarios: []string{"one", "two", "three"}}}, nil, []string{"three: the suite has no such scenario"}, 3, 2,
