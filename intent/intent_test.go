@@ -231,7 +231,7 @@ func TestNoMemberCarriesControlCharacters(t *testing.T) {
 
 func TestKindsWithoutArguments(t *testing.T) {
 	for kind := range kinds {
-		if kind == Call {
+		if kind == Call || kind == Poll {
 			continue
 		}
 		in := sample()
@@ -239,6 +239,32 @@ func TestKindsWithoutArguments(t *testing.T) {
 		in.AuthType, in.AuthHeader, in.Subject, in.Version, in.Account = AuthNone, "", "", 0, ""
 		if err := in.Validate(); err != nil {
 			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+func TestPoll(t *testing.T) {
+	poll := func() Intent {
+		in := sample()
+		in.Kind, in.Effect, in.Arguments, in.Schema, in.Meta = Poll, Read, "", "", Digest([]byte(`{"task":"1"}`))
+		return in
+	}
+	good := poll()
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(in *Intent){
+		"no call":       func(in *Intent) { in.Call = "" },
+		"no session":    func(in *Intent) { in.Session = "" },
+		"no task":       func(in *Intent) { in.Meta = "" },
+		"a write":       func(in *Intent) { in.Effect = Write },
+		"a callback":    func(in *Intent) { in.Transport = TransportCallback },
+		"has arguments": func(in *Intent) { in.Arguments = Digest([]byte(`{}`)) },
+	} {
+		in := poll()
+		change(&in)
+		if err := in.Validate(); !errs.Is(err, errs.Invalid) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -69,7 +69,8 @@ func (in *Intent) Validate() error {
 	case in.Effect != Read && in.Effect != Write:
 		return invalid("effect", "is neither read nor write")
 	}
-	if in.Kind == Call {
+	switch in.Kind {
+	case Call:
 		switch {
 		case !IsID(in.Call):
 			return invalid("call", "is not an id")
@@ -86,7 +87,22 @@ func (in *Intent) Validate() error {
 		case in.Authority == "":
 			return invalid("authority", "is missing")
 		}
-	} else if in.Arguments != "" {
+	case Poll:
+		switch {
+		case !IsID(in.Call):
+			return invalid("call", "is not an id")
+		case !IsID(in.Session):
+			return invalid("session", "is not an id")
+		case in.Meta == "":
+			return invalid("meta", "is missing: a poll binds its task")
+		case in.Effect != Read:
+			return invalid("effect", "is not read: a poll asks, it never does")
+		case in.Transport != TransportMCP:
+			return invalid("transport", "is not mcp: nothing else has tasks")
+		}
+	default:
+	}
+	if in.Kind != Call && in.Arguments != "" {
 		return invalid("arguments", "is for calls only")
 	}
 	if err := in.validateTarget(); err != nil {

@@ -33,6 +33,7 @@ type fakeWorkers struct {
 	cutReady bool           // Prepare never gets ready
 	dropGo   bool           // Go is lost on the way
 	meta     map[string][]byte
+	polls    []intent.Intent // questions about tasks that were released
 	held     map[chan struct{}]bool
 }
 
@@ -164,9 +165,13 @@ func (w *fakeWorkers) Submit(run string, j call.Job) error {
 // release sends the bytes. The caller holds the lock.
 func (w *fakeWorkers) release(e *fakeIntent, p plan) {
 	e.state = "sending"
-	w.attempts[e.in.Call]++
+	if e.in.Kind == intent.Call {
+		w.attempts[e.in.Call]++
+	} else {
+		w.polls = append(w.polls, e.in)
+	}
 	run := w.run
-	if p.outcome.Transport != journal.TransportNotSent {
+	if e.in.Kind == intent.Call && p.outcome.Transport != journal.TransportNotSent {
 		w.sent[e.in.Call]++
 		id := e.in.ID
 		w.emit(func(ev call.WorkerEvents) { ev.Sent(run, id, 100) })

@@ -146,14 +146,6 @@ func TestInputRequired(t *testing.T) {
 			}
 		})
 	}
-	bubble(t, "a task that was not offered", func(t *testing.T, r *rig) {
-		r.plan(plan{outcome: answered(`{"resultType":"task","task":{"taskId":"1"}}`)})
-		c := r.do("create_issue", issue)
-		r.approve(c)
-		r.state(c, journal.Uncertain)
-		d := r.do("get_issue", `{"project":"web"}`)
-		r.says(d, string(errs.NoAnswer))
-	})
 }
 
 func TestClientTool(t *testing.T) {

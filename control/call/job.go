@@ -11,24 +11,28 @@ import (
 
 // job builds and signs the intent of the coming attempt.
 func (d *driver) job(row *control.Call, dec *decision, by control.Authority, run Run, now time.Time, goes bool) (Job, error) {
-	var credential *control.Credential
-	if dec.credential.Connection != "" {
-		var err error
-		credential, err = d.p.credential(d.p.life, dec.policy, dec.credential.Connection, dec.credential.Subject, now)
-		if err != nil || credential == nil || credential.Version != dec.credential.Version {
-			return Job{}, errs.Wrap(errs.NotConnected, "the credential changed", err)
-		}
+	credential, sealed, err := d.credential(dec, now)
+	if err != nil {
+		return Job{}, err
 	}
 	upstream, err := d.upstream(dec.connection)
 	if err != nil {
 		return Job{}, err
 	}
 	in, beside := intentOf(row, dec.connection, &d.bound.Tool, credential, upstream, by, run, now)
-	var sealed control.Sealed
-	if credential != nil {
-		sealed = credential.Sealed
-	}
 	return d.p.jobOf(run, in, beside, sealed, goes)
+}
+
+// credential is the version that the rules went by; nil where the connection needs none. Errors: [errs.NotConnected] when another one stands.
+func (d *driver) credential(dec *decision, now time.Time) (*control.Credential, control.Sealed, error) {
+	if dec.credential.Connection == "" {
+		return nil, nil, nil
+	}
+	c, err := d.p.credential(d.p.life, dec.policy, dec.credential.Connection, dec.credential.Subject, now)
+	if err != nil || c == nil || c.Version != dec.credential.Version {
+		return nil, nil, errs.Wrap(errs.NotConnected, "the credential changed", err)
+	}
+	return c, c.Sealed, nil
 }
 
 // upstream is the sealed old-era session of (session, connection), or nil.

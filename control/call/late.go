@@ -41,8 +41,10 @@ func (p *Pipeline) late(ctx context.Context, run string, o Outcome) {
 func (p *Pipeline) settleLate(ctx context.Context, row *control.Call, o Outcome) bool {
 	event, set := p.judge(row, o)
 	switch event {
-	case journal.OnLost, journal.OnTask:
+	case journal.OnLost:
 		return true // no news: uncertain it is
+	case journal.OnTask:
+		return p.lateTask(ctx, row, set, o)
 	case journal.OnInput:
 		return p.lateInput(ctx, row, set, o)
 	}
@@ -85,6 +87,13 @@ func lateEvidence(set Set) string {
 
 // lateInput goes on with a call whose server, as it turns out, asked for more.
 func (p *Pipeline) lateInput(ctx context.Context, row *control.Call, set Set, o Outcome) bool {
+	return p.lateDriver(ctx, row, func(d *driver) {
+		d.inputWanted(ctx, control.Step{Actor: row.Worker, Reason: "late evidence", Digest: control.Sum(o.Body)}, set)
+	})
+}
+
+// lateDriver drives an uncertain call again, if step takes it out of its state. It returns false when the store did not answer.
+func (p *Pipeline) lateDriver(ctx context.Context, row *control.Call, step func(d *driver)) bool {
 	s, err := p.session(ctx, row.Session, 0)
 	if err != nil {
 		return false
@@ -94,7 +103,7 @@ func (p *Pipeline) lateInput(ctx context.Context, row *control.Call, set Set, o 
 		return true
 	}
 	d := &driver{p: p, l: l, s: s, row: row, bound: s.tool(row.Name)}
-	d.inputWanted(ctx, control.Step{Actor: row.Worker, Reason: "late evidence", Digest: control.Sum(o.Body)}, set)
+	step(d)
 	if d.stopped || d.row.State == journal.Uncertain {
 		d.close()
 		return !d.stopped

@@ -274,7 +274,7 @@ type message struct {
 	code     int64
 	requests []byte // inputRequests
 	state    []byte // requestState
-	task     []byte // the task
+	task     []byte // the task's handle
 }
 
 func read(body []byte, callback bool) message {
@@ -310,8 +310,9 @@ func read(body []byte, callback bool) message {
 		m.requests, _ = strictjson.Lookup(result, "inputRequests")
 		m.state, _ = strictjson.Lookup(result, "requestState")
 	case "task":
-		m.answer = journal.AnswerTask
-		m.task, _ = strictjson.Lookup(result, "task")
+		if m.task = handleOf(result); m.task != nil {
+			m.answer = journal.AnswerTask
+		}
 	default:
 		m.answer = journal.AnswerResult
 		if isTrue(result, "isError") {

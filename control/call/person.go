@@ -141,22 +141,6 @@ func (d *driver) inputWanted(ctx context.Context, why control.Step, set Set) {
 	d.step(ctx, journal.OnAbandon, control.Step{Code: code, Reason: reason}, Set{Code: &code, Reason: &reason}, nil)
 }
 
-// poll ends a call whose server gave a task handle. This build's worker declares no tasks, so a server that makes one anyway breaks its promise: what
-// comes of it cannot be asked for, and for a write only a person can look. The run said its last word, so the person's word is taken at once.
-func (d *driver) poll(ctx context.Context) {
-	code := codeOf(journal.OnLost, d.row.Effect)
-	facts := d.row.Facts
-	facts.Failure = journal.FailTask
-	because := journal.Evidence{Failure: facts.Failure}.Because("")
-	set := Set{Code: &code, Facts: &facts, Reason: &because}
-	var q *control.Question
-	if d.row.Effect == control.Write {
-		q = d.uncertainQuestion()
-		q.Text = "the server took it as a task that cannot be followed from here: look whether it happened"
-	}
-	d.step(ctx, journal.OnLost, control.Step{Actor: d.row.Worker, Code: code, Reason: because}, set, q)
-}
-
 // outputSchema is what a client tool's answer must be, as its reviewed bytes say; nil where they do not.
 func outputSchema(tool []byte) []byte {
 	s, _ := strictjson.Lookup(tool, "outputSchema")

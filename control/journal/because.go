@@ -38,7 +38,7 @@ var sentences = map[Failure]string{
 	FailRoom:       "a long answer found no memory in time",
 	FailJSON:       "what came is not one strict JSON-RPC answer",
 	FailID:         "what came answers another request",
-	FailTask:       "the server made a task, which was not offered",
+	FailTask:       "what became of the server's task is not known",
 	FailRunGone:    "the worker that had it did not come back",
 	FailMalformed:  "the worker's report makes no sense",
 }

@@ -39,7 +39,7 @@ const (
 	FailRoom      Failure = "room"      // a long answer found no memory in time
 	FailJSON      Failure = "json"      // not one strict JSON-RPC answer: syntax, duplicate names, bad UTF-8, depth, members
 	FailID        Failure = "id"        // an answer to another request
-	FailTask      Failure = "task"      // control's own word: the server made a task, which was not offered
+	FailTask      Failure = "task"      // control's own word: the server made a task, and what became of it will not be learned
 	FailRunGone   Failure = "run_gone"  // control's own word: the run did not come back within 15 s
 	FailMalformed Failure = "malformed" // control's own word: the worker's report makes no sense
 )

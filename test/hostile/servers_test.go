@@ -81,7 +81,7 @@ func hostilities() []hostility {
 		both("id null", fault.Rule{Kind: fault.NullID}, "id: what came answers another request"),
 		both("no id", fault.Rule{Kind: fault.NoID}, "id: what came answers another request"),
 		both("the id as a text", fault.Rule{Kind: fault.StringID}, "id: what came answers another request"),
-		both("a task nobody asked for", fault.Rule{Kind: fault.TaskHandle}, "task: the server made a task, which was not offered"),
+		both("a task nobody asked for", fault.Rule{Kind: fault.TaskHandle}, "task: what became of the server's task is not known: the server does not know its task any more"),
 		{name: "input_required", rule: fault.Rule{Kind: fault.InputRequired}, write: "abandoned", read: "abandoned", line: "nobody attends this session", legacy: "nobody attends this session"},
 	}
 	for _, code := range []int{301, 302, 307, 308} {

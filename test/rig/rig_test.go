@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,7 @@ const profiles = `profiles:
     grants:
       - {tools: [tracker/echo], rule: allow}
 standing:
-  bot: {profile: work, tools: [tracker/create_issue], calls: 100, until: %s, reason: "the rig's own test"}
+  bot: {profile: work, tools: [tracker/create_issue, tracker/long_job], calls: 100, until: %s, reason: "the rig's own test"}
 `
 
 var built struct {
@@ -109,6 +110,43 @@ func tooOld(t *testing.T, r *rig.Rig, s *rig.Session) {
 	}
 }
 
+const jobArguments = `{"key":"k","title":"t"}`
+
+// longJob makes a call that the server makes a task of (SEP-2663), and returns once the journal says so. What the call came to follows.
+func longJob(t *testing.T, r *rig.Rig, s *rig.Session) <-chan string {
+	t.Helper()
+	ended := make(chan string, 1)
+	go func() {
+		got, err := s.Call(t.Context(), "tracker_long_job", jobArguments)
+		if err != nil {
+			got.Text = err.Error()
+		}
+		ended <- got.Text
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+	defer cancel()
+	ask := time.NewTicker(10 * time.Millisecond)
+	defer ask.Stop()
+	for {
+		var list struct{ Calls []struct{ State string } }
+		if err := r.JSON(ctx, &list, "calls", "list"); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list.Calls {
+			if c.State == "working" {
+				return ended
+			}
+		}
+		select {
+		case got := <-ended:
+			t.Fatalf("no task was made: %s", got)
+		case <-ask.C:
+		case <-ctx.Done():
+			t.Fatal(r.Log())
+		}
+	}
+}
+
 func testRig(t *testing.T, programs rig.Programs, apart bool) {
 	ctx := t.Context()
 	up, err := rig.StartUpstream(ctx, programs, "s3cret", "--auth", "bearer")
@@ -134,7 +172,7 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 		}
 	}()
 	err = r.Configure(ctx, []rig.Connection{{
-		Name: "tracker", URL: up.URL, Auth: "{type: bearer}", Secret: "s3cret", Reads: []string{"echo"}, Writes: []string{"create_issue=new_issue"},
+		Name: "tracker", URL: up.URL, Auth: "{type: bearer}", Secret: "s3cret", Reads: []string{"echo"}, Writes: []string{"create_issue=new_issue", "long_job"},
 	}}, fmt.Sprintf(profiles, time.Now().AddDate(0, 0, 7).Format(time.DateOnly)))
 	if err != nil {
 		t.Fatal(err)
@@ -161,6 +199,7 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 	if err != nil || requests != 1 || effects != 1 {
 		t.Fatalf("%d requests, %d effects, %v", requests, effects, err)
 	}
+	ended := longJob(t, r, s)
 	if apart {
 		for _, part := range []string{rig.Host, rig.Worker, rig.Control} {
 			if err := r.KillPart(ctx, part); err != nil {
@@ -176,6 +215,15 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 			}
 			echo("after " + part)
 		}
+	}
+	if err := up.Steer(ctx, http.MethodPost, "/release", map[string]string{"key": "k"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-ended; got != "job 2 is done" {
+		t.Fatalf("the task came to %q", got)
+	}
+	if requests, effects, err := up.Count(ctx, "long_job", jobArguments); err != nil || requests != 1 || effects != 1 {
+		t.Fatalf("the task: %d requests, %d effects, %v", requests, effects, err)
 	}
 	again, err := s.AnotherShim(ctx)
 	if err != nil {

@@ -156,7 +156,7 @@ func (x *Executor) prepare(e *entry, job *sallyportv1.IntentJob) (*task, *sallyp
 	in := &e.in
 	t := &task{x: x, in: in}
 	switch in.Kind {
-	case intent.Call, intent.Probe, intent.Catalog:
+	case intent.Call, intent.Probe, intent.Catalog, intent.Poll:
 	default:
 		return nil, unsent(in.ID, "unsupported", "this build of the worker does not know intents of kind "+string(in.Kind))
 	}
@@ -251,6 +251,9 @@ func (x *Executor) prepareCall(e *entry, t *task, target *upstream.Target, job *
 			}})
 		},
 	}
+	if in.Kind == intent.Poll {
+		return x.preparePoll(e, t, target, job)
+	}
 	var err error
 	if in.Transport == intent.TransportCallback {
 		if len(job.GetMeta()) > 0 {
@@ -282,6 +285,23 @@ func (x *Executor) prepareCall(e *entry, t *task, target *upstream.Target, job *
 		t.call.Close()
 		t.call = nil
 	}
+	return err
+}
+
+// taskInput is the own input of a poll: the handle of the server's task, as the server gave it, and whether to ask the server to end it.
+type taskInput struct {
+	Task   string `json:"task"`
+	GiveUp bool   `json:"give_up,omitzero"`
+}
+
+// preparePoll prepares the question about a task. It is a read: whatever becomes of it, the call itself was sent before and is not sent again.
+func (x *Executor) preparePoll(e *entry, t *task, target *upstream.Target, job *sallyportv1.IntentJob) error {
+	var input taskInput
+	if err := json.Unmarshal(job.GetMeta(), &input, json.RejectUnknownMembers(true)); err != nil || input.Task == "" {
+		return errs.Wrap(errs.Invalid, "the poll names no task", err)
+	}
+	var err error
+	t.call, err = x.cfg.Upstream.Prepare(e.ctx, target, &upstream.Call{ID: t.in.ID, Task: input.Task, GiveUp: input.GiveUp, Trace: t.in.Trace}, upstream.Hooks{})
 	return err
 }
 

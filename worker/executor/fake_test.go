@@ -154,7 +154,9 @@ func (p *fakePrepared) Send(ctx context.Context) upstream.Outcome {
 	p.f.mu.Lock()
 	p.f.sends[p.id]++
 	p.f.mu.Unlock()
-	p.hooks.Sent(100)
+	if p.hooks.Sent != nil {
+		p.hooks.Sent(100)
+	}
 	if p.f.answer != nil {
 		return p.f.answer(ctx, p.id)
 	}

@@ -43,10 +43,38 @@ func TestOtherKinds(t *testing.T) {
 		if o = ask(intent.Catalog); o.GetTransport() == sallyportv1.Transport_TRANSPORT_NOT_SENT || o.GetFailure() == "" || len(o.GetOutput()) != 0 {
 			t.Errorf("%v", o)
 		}
-		for _, k := range []intent.Kind{intent.Authorize, intent.Exchange, intent.Refresh, intent.Revoke, intent.Poll, intent.Notify} {
+		for _, k := range []intent.Kind{intent.Authorize, intent.Exchange, intent.Refresh, intent.Revoke, intent.Notify} {
 			o = ask(k)
 			if o.GetTransport() != sallyportv1.Transport_TRANSPORT_NOT_SENT || o.GetFailure() != "unsupported" || o.GetBytesWritten() != 0 || !strings.Contains(o.GetDetail(), string(k)) {
 				t.Errorf("%s: %v", k, o)
+			}
+		}
+	})
+}
+
+// A poll asks for a task, or gives it up; what names no task goes nowhere.
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 8)
+		ask := func(meta string) *sallyportv1.Outcome {
+			in := r.intent(intent.Read)
+			in.Kind, in.Arguments, in.Schema, in.Meta = intent.Poll, "", "", intent.Digest([]byte(meta))
+			job := r.job(in, true)
+			job.Arguments, job.Tool, job.Meta = nil, nil, []byte(meta)
+			r.x.Intent(r.link, job)
+			synctest.Wait()
+			return r.link.last().GetOutcome()
+		}
+		for meta, want := range map[string]upstream.Call{`{"task":"t"}`: {Task: "t"}, `{"task":"t","give_up":true}`: {Task: "t", GiveUp: true}} {
+			o := ask(meta)
+			got := r.up.calls[len(r.up.calls)-1]
+			if o.GetTransport() != sallyportv1.Transport_TRANSPORT_ANSWERED || got.Task != want.Task || got.GiveUp != want.GiveUp || got.Write || got.Tool != "" || got.Arguments != nil {
+				t.Errorf("%s: %+v, %v", meta, got, o)
+			}
+		}
+		for _, meta := range []string{`{}`, `{"task":""}`, `{"task":7}`, `{"task":"t","more":1}`, `{"task":"t","task":"u"}`} {
+			if o := ask(meta); o.GetTransport() != sallyportv1.Transport_TRANSPORT_NOT_SENT || o.GetFailure() != "request" {
+				t.Errorf("%s: %v", meta, o)
 			}
 		}
 	})

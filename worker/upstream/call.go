@@ -57,6 +57,10 @@ type Call struct {
 	Elicit    bool   // declare that elicitation can be answered
 	Schema    []byte // the reviewed tool's bytes, for Mcp-Param-*; nil: no such header
 	Session   []byte // exported old-era session, opened; nil: none
+	// Task is the server's handle of a call that it goes on with by itself (SEP-2663): the request asks for it (tasks/get), or with GiveUp asks the
+	// server to end it (tasks/cancel), in place of tools/call. Arguments, Schema and what continues a call are unused then. 2026-07-28 only.
+	Task   string
+	GiveUp bool
 	// InputResponses and RequestState are the JSON values of a continuation (SEP-2322); nil: none.
 	InputResponses, RequestState []byte
 }

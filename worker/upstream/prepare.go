@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"sallyport.dev/errs"
 	"sallyport.dev/relay/strictjson"
@@ -59,12 +60,17 @@ func (c *Client) Prepare(ctx context.Context, t *Target, call *Call, hooks Hooks
 		extra     [][2]string
 		sessionID string
 	)
-	if p.revision == Modern {
-		if extra, err = paramHeaders(call.Schema, call.Arguments); err != nil {
-			return nil, err
+	switch {
+	case p.revision == Modern:
+		if call.Task == "" {
+			if extra, err = paramHeaders(call.Schema, call.Arguments); err != nil {
+				return nil, err
+			}
 		}
 		q.modern(call.Elicit)
-	} else {
+	case call.Task != "":
+		return nil, badRequest("a server of this revision has no tasks", nil)
+	default:
 		if p.s, err = c.session(ctx, r, p.revision, call.Elicit, call.Session); err != nil {
 			return nil, err
 		}
@@ -76,7 +82,11 @@ func (c *Client) Prepare(ctx context.Context, t *Target, call *Call, hooks Hooks
 	if call.Progress {
 		q.meta = appendText(q.meta, "progressToken", call.ID)
 	}
-	p.x = c.newExchange(r, q, p.revision, sessionID, call.Tool, extra)
+	name := call.Tool
+	if call.Task != "" {
+		name = call.Task // SEP-2663, "Routing Headers"
+	}
+	p.x = c.newExchange(r, q, p.revision, sessionID, name, extra)
 	p.x.sent = hooks.Sent
 	if call.Progress {
 		p.x.token, p.x.progress = call.ID, hooks.Progress
@@ -106,6 +116,12 @@ func (c *Client) callRequest(call *Call) (*rpc, error) {
 	if !validID(call.ID) {
 		return nil, badRequest("a call's id has 1 to 64 letters, digits, dots, dashes or underscores", nil)
 	}
+	if call.Trace != "" && !validTrace(call.Trace) {
+		return nil, badRequest("the trace is not a W3C traceparent", nil)
+	}
+	if call.Task != "" {
+		return c.taskRequest(call)
+	}
 	if call.Tool == "" || len(call.Tool) > 512 {
 		return nil, badRequest("a tool's name has 1 to 512 bytes", nil)
 	}
@@ -127,9 +143,22 @@ func (c *Client) callRequest(call *Call) (*rpc, error) {
 		}
 		q.params = appendMember(q.params, "requestState", call.RequestState)
 	}
-	if call.Trace != "" && !validTrace(call.Trace) {
-		return nil, badRequest("the trace is not a W3C traceparent", nil)
+	return q, nil
+}
+
+// MaxTask is how long a task's handle may be, in bytes.
+const MaxTask = 1 << 10
+
+// taskRequest begins a request about a task.
+func (c *Client) taskRequest(call *Call) (*rpc, error) {
+	if len(call.Task) > MaxTask || !utf8.ValidString(call.Task) {
+		return nil, badRequest("a task's handle has 1 to 1,024 bytes of UTF-8", nil)
 	}
+	q := &rpc{version: c.version, id: call.ID, method: "tasks/get"}
+	if call.GiveUp {
+		q.method = "tasks/cancel"
+	}
+	q.params = appendText(q.params, "taskId", call.Task)
 	return q, nil
 }
 

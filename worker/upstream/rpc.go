@@ -192,8 +192,19 @@ func clientInfo(version string) []byte {
 	return append(b, '}')
 }
 
-// capabilities are what this side can do for the server: answer forms, where a person is there to answer.
+// tasks is the extension by which a server of 2026-07-28 may answer tools/call with a handle that is asked about later (SEP-2663).
+const tasks = `"extensions":{"io.modelcontextprotocol/tasks":{}}`
+
+// capabilities are what this side can do for a server of 2026-07-28: wait for a task, and answer forms, where a person is there to answer.
 func capabilities(elicit bool) []byte {
+	if elicit {
+		return []byte(`{"elicitation":{},` + tasks + `}`)
+	}
+	return []byte(`{` + tasks + `}`)
+}
+
+// oldCapabilities are the same for the eras before: their tasks were an experiment of one revision and are not spoken.
+func oldCapabilities(elicit bool) []byte {
 	if elicit {
 		return []byte(`{"elicitation":{}}`)
 	}

@@ -230,7 +230,7 @@ func (c *Client) initializeFully(ctx context.Context, r *route, revision string,
 	}
 	q := &rpc{version: c.version, id: askID("initialize"), method: "initialize"}
 	q.params = appendText(q.params, "protocolVersion", revision)
-	q.params = appendMember(q.params, "capabilities", capabilities(elicit))
+	q.params = appendMember(q.params, "capabilities", oldCapabilities(elicit))
 	q.params = appendMember(q.params, "clientInfo", clientInfo(c.version))
 	rep, err := c.ask(ctx, r, c.newExchange(r, q, "", "", "", nil))
 	if err != nil {

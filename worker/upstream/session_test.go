@@ -321,6 +321,60 @@ func TestContinuation(t *testing.T) {
 	}
 }
 
+// A task (SEP-2663): the call is answered with a handle, which is asked for with the same capabilities and its id in Mcp-Name.
+func TestTask(t *testing.T) {
+	s := mcpserver.Start(t, mcpserver.Options{})
+	c, tg := client(t, s), target(s, Modern)
+	made := func(id string) string {
+		t.Helper()
+		out := dispatch(t, c, tg, &Call{ID: id, Tool: "long_job", Arguments: []byte(`{"key":"` + id + `","title":"t"}`), Write: true}, Hooks{})
+		m, err := parseMessage(out.Body)
+		if err != nil || out.Failure != "" || text(m.result, "resultType") != "task" {
+			t.Fatalf("%+v %s", out, out.Body)
+		}
+		return text(m.result, "taskId")
+	}
+	n := 0
+	ask := func(task string, giveUp bool) message {
+		t.Helper()
+		n++
+		out := dispatch(t, c, tg, &Call{ID: fmt.Sprintf("poll.%d", n), Task: task, GiveUp: giveUp}, Hooks{})
+		m, err := parseMessage(out.Body)
+		if err != nil || out.Failure != "" {
+			t.Fatalf("%+v %s", out, out.Body)
+		}
+		return m
+	}
+	task := made("a")
+	if m := ask(task, false); text(m.result, "status") != "working" {
+		t.Fatalf("%s", m.raw)
+	}
+	s.Release("a")
+	if err := s.Effects().Wait(deadline(t), "long_job", 1); err != nil {
+		t.Fatal(err)
+	}
+	if m := ask(task, false); text(m.result, "status") != "completed" || !strings.Contains(string(m.result), "job 1 is done") {
+		t.Fatalf("%s", m.raw)
+	}
+	other := made("b")
+	if m := ask(other, true); m.fault != nil {
+		t.Fatalf("%s", m.raw)
+	}
+	if m := ask(other, false); text(m.result, "status") != "cancelled" {
+		t.Fatalf("%s", m.raw)
+	}
+	if m := ask("nobody's", false); m.code != codeParams {
+		t.Fatalf("%s", m.raw)
+	}
+	old := mcpserver.Start(t, mcpserver.Options{Eras: mcpserver.Legacy})
+	for name, bad := range map[string]*Call{"an old server": {ID: "x", Task: "t"}, "too long": {ID: "x", Task: strings.Repeat("x", MaxTask+1)}} {
+		if p, err := client(t, old).Prepare(t.Context(), target(old, v20251125), bad, Hooks{}); err == nil {
+			p.Close()
+			t.Errorf("%s: prepared", name)
+		}
+	}
+}
+
 func TestProgress(t *testing.T) {
 	for _, protocol := range []string{v20260728, v20251125} {
 		s := mcpserver.Start(t, mcpserver.Options{})
