@@ -134,6 +134,9 @@ const (
 
 // taskVerdict reads the answer to a question about a task.
 func taskVerdict(o Outcome, asked bool) (taskAnswer, string) {
+	if asked && o.Transport == journal.TransportNotSent && o.Failure == journal.FailRequest {
+		return taskLost, "servers of its revision have no tasks"
+	}
 	if !asked || o.Transport != journal.TransportAnswered || o.Failure != "" || strictjson.Check(o.Body) != nil {
 		return taskUnknown, ""
 	}

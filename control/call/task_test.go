@@ -86,6 +86,7 @@ func TestTask(t *testing.T) {
 		"wants something":       {answered(ofTask + `"status":"input_required","inputRequests":{}}`), journal.Uncertain, journal.Failed, ""},
 		"done without a result": {answered(ofTask + `"status":"completed"}`), journal.Uncertain, journal.Failed, ""},
 		"a task of a task":      {answered(ofTask + `"status":"completed","result":` + madeTask + `}`), journal.Uncertain, journal.Failed, ""},
+		"of an old server":      {unsent(journal.FailRequest), journal.Uncertain, journal.Failed, ""},
 		"forgotten":             {call.Outcome{Transport: journal.TransportAnswered, Status: 200, Body: []byte(`{"jsonrpc":"2.0","id":"x","error":{"code":-32602,"message":"no such task"}}`)}, journal.Uncertain, journal.Failed, ""},
 	}
 	for name, e := range ends {

@@ -42,6 +42,7 @@ func hostilities() []hostility {
 		return h
 	}
 	strict := func(detail string) string { return "json: what came is not one strict JSON-RPC answer: " + detail }
+	gone := func(detail string) string { return "task: what became of the server's task is not known: " + detail }
 	large := func(h hostility) hostility {
 		h.large = true
 		return h
@@ -81,7 +82,7 @@ func hostilities() []hostility {
 		both("id null", fault.Rule{Kind: fault.NullID}, "id: what came answers another request"),
 		both("no id", fault.Rule{Kind: fault.NoID}, "id: what came answers another request"),
 		both("the id as a text", fault.Rule{Kind: fault.StringID}, "id: what came answers another request"),
-		both("a task nobody asked for", fault.Rule{Kind: fault.TaskHandle}, "task: what became of the server's task is not known: the server does not know its task any more"),
+		both("a task nobody asked for", fault.Rule{Kind: fault.TaskHandle}, gone("the server does not know its task any more"), gone("servers of its revision have no tasks")),
 		{name: "input_required", rule: fault.Rule{Kind: fault.InputRequired}, write: "abandoned", read: "abandoned", line: "nobody attends this session", legacy: "nobody attends this session"},
 	}
 	for _, code := range []int{301, 302, 307, 308} {
