@@ -45,8 +45,8 @@ bench: build ## the rows of docs/evidence.md
 acceptance: prepare ## every case with every real agent, as a table
 	$(GO) run ./test/matrix
 
-chaos: ## every part stopped dead at every step: never twice
-	@echo "make $@: not built"
+chaos: prepare guest ## every part stopped dead at every step: never twice
+	$(GO) run ./test/chaos
 
 hostile: prepare guest ## hostile guests, servers, harnesses and model requests: a row for each case
 	$(GO) test -count=1 -v -timeout 30m ./test/hostile -all

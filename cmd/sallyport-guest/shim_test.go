@@ -77,11 +77,23 @@ func TestShimIsStopped(t *testing.T) {
 	}
 }
 
-// A wrapper's streams are the same open files as ours: they are as they were once we have ended.
+// A wrapper's streams are the same open files as ours: they are as they were once we have ended. One that is non-blocking, as a shim that was killed
+// leaves it for the next one on the same pipe, is served like any other.
 func TestShimGivesItsStreamsBack(t *testing.T) {
+	for name, flags := range map[string]int{"blocking": 0, "non-blocking": unix.O_NONBLOCK} {
+		t.Run(name, func(t *testing.T) { streamsAreGivenBack(t, flags) })
+	}
+}
+
+func streamsAreGivenBack(t *testing.T, given int) {
 	var in, out [2]int
 	for _, p := range []*[2]int{&in, &out} {
 		if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, fd := range []int{in[0], out[1]} {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, given); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,12 +104,14 @@ func TestShimGivesItsStreamsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := syscall.Write(in[1], []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")); err != nil {
-		t.Fatal(err)
-	}
 	b := make([]byte, 100)
-	if n, err := syscall.Read(out[0], b); err != nil || !strings.Contains(string(b[:n]), `"result":{}`) {
-		t.Fatalf("%q, %v", b[:n], err)
+	for range 100 { // between two of them it waits
+		if _, err := syscall.Write(in[1], []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := syscall.Read(out[0], b); err != nil || !strings.Contains(string(b[:n]), `"result":{}`) {
+			t.Fatalf("%q, %v", b[:n], err)
+		}
 	}
 	syscall.Close(in[1])
 	var status syscall.WaitStatus
@@ -105,8 +119,8 @@ func TestShimGivesItsStreamsBack(t *testing.T) {
 		t.Fatalf("%#x, %v", status, err)
 	}
 	for _, fd := range []int{in[0], out[1]} {
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
-			t.Errorf("descriptor %d is left non-blocking, %v", fd, err)
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != given {
+			t.Errorf("descriptor %d is left with flags %#x, %v", fd, flags, err)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Programs is a folder with the built programs: sallyport, fixture-mcp, fixture-model, rig-attach, and those of the guest in linux-ARCH/.
+// Programs is a folder with the built programs: sallyport, fixture-mcp, fixture-model, rig-attach, stopper, and those of the guest in linux-ARCH/.
 type Programs struct{ Dir string }
 
 // Path is one of them.
@@ -33,6 +33,7 @@ var commands = []struct {
 	{"fixture-mcp", "./test/fixture/cmd/fixture-mcp", false},
 	{"fixture-model", "./test/fixture/cmd/fixture-model", false},
 	{"rig-attach", "./test/rig/attach", false},
+	{"stopper", "./test/chaos/stopper", false},
 }
 
 var building sync.Mutex

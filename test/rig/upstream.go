@@ -65,6 +65,16 @@ func StartUpstream(ctx context.Context, p Programs, secret string, args ...strin
 // PID is its process.
 func (u *Upstream) PID() int { return u.cmd.Process.Pid }
 
+// Kill ends it dead in its tracks, and returns once it is gone.
+func (u *Upstream) Kill() error {
+	err := u.cmd.Process.Kill()
+	u.cmd.Wait() //nolint:errcheck // it was killed; its pipes are closed with that
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil // a test killed it
+	}
+	return err
+}
+
 // Close ends it.
 func (u *Upstream) Close() error {
 	u.stdin.Close()                                                   //nolint:errcheck // it ends by that, or has ended
