@@ -10,15 +10,16 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"sallyport.dev/control"
+	"sallyport.dev/control/call"
 	"sallyport.dev/control/inbox"
 	"sallyport.dev/control/journal"
 )
 
-// What concurrent people, cancels, barriers and revocations do to one call, as operations on a register: its state, and the policy's generation.
+// What concurrent people, cancels, executes, outcomes, resolutions and revocations do to one call, as operations on a register: its state, and the policy's generation.
 type (
 	callInput struct {
-		op         string // approve, deny, cancel, commit, revoke, look
-		from       journal.State
+		op         string // approve, deny, cancel, commit, settle, resolve, revoke, look
+		from, to   journal.State
 		generation int64 // commit: that was evaluated
 	}
 	callOutput struct {
@@ -32,7 +33,7 @@ type (
 )
 
 // callModel is what a store may answer, one operation at a time: a decision closes an open question once; a cancel, and the barrier, need the state that
-// they name; and a barrier that evaluated another generation than stands is stale, so that none commits after a revocation that it did not see (I9).
+// they name, as do an outcome, also a late one, and a person's word about what is uncertain: once one of them stands the others come too late; and a barrier that evaluated another generation than stands is stale, so that none commits after a revocation that it did not see (I9).
 var callModel = porcupine.Model{
 	Init: func() any { return callState{journal.Asking, 0} },
 	Step: func(state, input, output any) (bool, any) {
@@ -61,6 +62,11 @@ var callModel = porcupine.Model{
 				return to("fenced", s.state)
 			}
 			return to("done", journal.Cancelled)
+		case "settle", "resolve":
+			if s.state != in.from {
+				return to("fenced", s.state)
+			}
+			return to("done", in.to)
 		case "commit":
 			switch {
 			case s.state != journal.Approved:
@@ -132,7 +138,7 @@ func (f *fixture) oneOperation(client int, c *control.Call, q *control.Question,
 			return callOutput{result: string(d.Outcome)}
 		})
 	}
-	switch rand.IntN(8) {
+	switch rand.IntN(12) {
 	case 0, 1:
 		decide("approve", control.Approve)
 	case 2:
@@ -143,6 +149,17 @@ func (f *fixture) oneOperation(client int, c *control.Call, q *control.Question,
 			row := *c
 			row.State = from
 			got, err := f.Call.Advance(ctx, f.step(&row, journal.OnCancel, journal.Cancelled))
+			if err != nil {
+				f.t.Error(err)
+			}
+			return callOutput{result: string(got)}
+		})
+	case 5, 6:
+		f.settleOnce(client, c, record)
+	case 7:
+		step := control.Step{From: journal.Uncertain, Event: journal.OnResolveDone, To: journal.ResolvedDone, Attempt: 1, Actor: string(owner)}
+		record(client, callInput{op: "resolve", from: step.From, to: step.To}, func() callOutput {
+			got, err := f.Call.Resolve(ctx, &call.Resolution{Call: c.ID, Attempt: 1, By: owner, Note: "looked", Step: step})
 			if err != nil {
 				f.t.Error(err)
 			}
@@ -172,4 +189,27 @@ func (f *fixture) oneOperation(client int, c *control.Call, q *control.Question,
 			return callOutput{result: string(got)}
 		})
 	}
+}
+
+// settleOnce writes what a dispatch came to: an answer, its loss, or an answer after the loss.
+func (f *fixture) settleOnce(client int, c *control.Call, record func(int, callInput, func() callOutput) callOutput) {
+	way := []struct {
+		from  journal.State
+		event journal.Event
+		to    journal.State
+	}{
+		{journal.Dispatching, journal.OnAnswer, journal.Answered},
+		{journal.Dispatching, journal.OnLost, journal.Uncertain},
+		{journal.Dispatching, journal.OnLost, journal.Uncertain},
+		{journal.Uncertain, journal.OnAnswer, journal.Answered},
+	}[rand.IntN(4)]
+	record(client, callInput{op: "settle", from: way.from, to: way.to}, func() callOutput {
+		row := *c
+		row.State, row.Attempt = way.from, 1
+		got, err := f.Call.Advance(f.t.Context(), f.step(&row, way.event, way.to))
+		if err != nil {
+			f.t.Error(err)
+		}
+		return callOutput{result: string(got)}
+	})
 }
