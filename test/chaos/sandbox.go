@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"sallyport.dev/relay"
@@ -21,7 +22,7 @@ type sandbox struct {
 	*rig.Shim
 	session string
 	stderr  *bytes.Buffer
-	gone    int // so many shims were noticed to be gone
+	gone    atomic.Int64 // so many shims were noticed to be gone
 }
 
 const harness = `tr -d '\n' </run/sallyport/in/session.json; echo
@@ -84,8 +85,8 @@ func (b *sandbox) request(ctx context.Context, params []byte) ([]byte, error) {
 				return
 			case <-tick.C:
 			}
-			if gone := len(b.Notes()) - 1; gone > b.gone {
-				b.gone = gone
+			if gone := int64(len(b.Notes()) - 1); gone > b.gone.Load() {
+				b.gone.Store(gone)
 				stop(errGone)
 				return
 			}
