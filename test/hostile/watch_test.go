@@ -1,9 +1,13 @@
 package hostile_test
 
 import (
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // watcher is a place where nothing may come.
@@ -17,8 +21,16 @@ func watch(t *testing.T, addresses ...string) *watcher {
 	t.Helper()
 	w := &watcher{}
 	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait) // after each listener was closed
 	for _, a := range addresses {
-		l, err := net.Listen("tcp", a) //nolint:noctx // closed by the test
+		// An address of version 6 is not on any interface, though it is delivered here.
+		free := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) (err error) {
+			if network == "tcp6" {
+				return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_FREEBIND, 1) }), err)
+			}
+			return nil
+		}}
+		l, err := free.Listen(t.Context(), "tcp", a)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,10 +46,7 @@ func watch(t *testing.T, addresses ...string) *watcher {
 				w.mu.Unlock()
 			}
 		})
-		t.Cleanup(func() {
-			l.Close()
-			wg.Wait()
-		})
+		t.Cleanup(func() { l.Close() })
 	}
 	return w
 }
