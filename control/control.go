@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sallyport.dev/errs"
+	"sallyport.dev/intent/oauth"
 )
 
 // Org is the only organization today.
@@ -77,6 +78,8 @@ type Auth struct {
 	Type string `json:"type"`           // none | header | bearer | oauth | signature
 	Name string `json:"name,omitempty"` // header name, for type header
 	Per  string `json:"per,omitempty"`  // shared | person
+	// OAuth is what is reviewed of a sign-in, for type oauth; nil: all is found out.
+	OAuth *oauth.Settings `json:"oauth,omitempty"`
 }
 
 // ConnectionKind says how the worker speaks to a connection.
@@ -324,6 +327,76 @@ type Credential struct {
 	State          CredentialState
 	ExpiresAt      time.Time // zero: unknown
 	ModifiedAt     time.Time
+
+	// What a sign-in knows beside it.
+	Kind      CredentialKind
+	Name      string   // of the account, for people; proves nothing
+	Issuer    string   // of the authorization server
+	Scopes    []string // granted
+	Wanted    []string // what the server asked for beyond them
+	Renewable bool
+	IssuedAt  time.Time
+	AccountAt time.Time // since when it is of this account; zero: it was never of another
+	// Trouble is why it could not be renewed just now, in safe words. It stands in no row.
+	Trouble string
+}
+
+// CredentialKind is where a credential comes from.
+type CredentialKind string
+
+// Kinds of credentials.
+const (
+	CredentialTyped  CredentialKind = ""       // somebody sealed it
+	CredentialOAuth  CredentialKind = "oauth"  // a sign-in led to it
+	CredentialClient CredentialKind = "client" // the client's own secret at an authorization server
+)
+
+// Renewal is ahead of the expiry by a fifth of the life, at least a minute, and at most half of the life.
+const renewAhead = time.Minute
+
+// RenewAt is from when on a credential is renewed; zero for one that is not.
+func (c *Credential) RenewAt() time.Time {
+	if !c.Renewable || c.ExpiresAt.IsZero() {
+		return time.Time{}
+	}
+	life := max(0, c.ExpiresAt.Sub(c.IssuedAt))
+	return c.ExpiresAt.Add(-min(max(renewAhead, life/5), life/2))
+}
+
+// Due reports whether a credential that can be used is to be renewed now.
+func (c *Credential) Due(now time.Time) bool {
+	at := c.RenewAt()
+	return c.Usable() && !at.IsZero() && !now.Before(at)
+}
+
+// Expired reports whether its time is over.
+func (c *Credential) Expired(now time.Time) bool {
+	return !c.ExpiresAt.IsZero() && !now.Before(c.ExpiresAt)
+}
+
+// Usable reports whether its state lets it be used.
+func (c *Credential) Usable() bool { return c.State == CredentialGood || c.State == CredentialExpiring }
+
+// SignIn is a sign-in that a person has not come back from.
+type SignIn struct {
+	Connection string
+	Subject    string
+	State      Digest // SHA-256 of the state parameter
+	Revision   int64  // of the connection
+	Person     Person // who began it, and alone may end it
+	Account    string // expected; "" for any
+	Sealed     Sealed // the worker's own: verifier, and everything that the exchange must agree with
+	ExpiresAt  time.Time
+}
+
+// Renewal is the one renewal of a credential that may be under way.
+type Renewal struct {
+	Connection string
+	Subject    string
+	Version    int64 // that is renewed
+	Intent     string
+	Run        string
+	Until      time.Time
 }
 
 // Sealed is ciphertext that only a worker of the pool can open. It prints as its size, so that logs stay readable.

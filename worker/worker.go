@@ -28,6 +28,7 @@ import (
 	"sallyport.dev/worker/keyring"
 	"sallyport.dev/worker/link"
 	"sallyport.dev/worker/netguard"
+	"sallyport.dev/worker/oauth"
 	"sallyport.dev/worker/upstream"
 )
 
@@ -140,10 +141,12 @@ func open(ctx context.Context, cfg Config) (w *worker, err error) {
 	if err := w.confine(log); err != nil {
 		return w, err
 	}
-	w.client = upstream.New(guardOf(cfg), cfg.Build)
+	guard := guardOf(cfg)
+	w.client = upstream.New(guard, cfg.Build)
 	w.ring = intent.NewRing(w.enrolment.IntentRoot)
 	w.executor = executor.New(executor.Config{
-		Run: w.runID, Pool: w.name.Pool, Ring: w.ring, Keyring: w.keys, Upstream: executor.NewUpstream(w.client), Capacity: cfg.Capacity, Log: cfg.Log,
+		Run: w.runID, Pool: w.name.Pool, Ring: w.ring, Keyring: w.keys, Upstream: executor.NewUpstream(w.client), OAuth: oauth.New(guard),
+		Capacity: cfg.Capacity, Log: cfg.Log,
 	})
 	return w, nil
 }

@@ -167,7 +167,7 @@ func (c *applyCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	g.note("Applied.")
 	for _, name := range bare { // the next step of a new connection, no failure
-		g.note("%s is not in service before it has its credential: sallyport credentials set %[1]s, then sallyport connections enable %[1]s", name)
+		g.note("%s is not in service before it has its credential: sallyport credentials connect %[1]s, then sallyport connections enable %[1]s", name)
 	}
 	return nil
 }

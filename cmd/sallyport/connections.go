@@ -15,7 +15,7 @@ type connectionsCmd struct {
 	Test    connectionsTestCmd    `cmd:"" help:"Test a connection through a worker; it changes nothing."`
 	Enable  connectionsEnableCmd  `cmd:"" help:"Test a connection and put it in service."`
 	Disable connectionsDisableCmd `cmd:"" help:"Take a connection out of service."`
-	Add     notBuilt              `cmd:"" help:"Not built: add a connection step by step."`
+	Add     connectionsAddCmd     `cmd:"" help:"Add a connection step by step: look at it, write it down, connect it, list its tools."`
 	Rm      notBuilt              `cmd:"" help:"Not built: remove a connection: take it out of sallyport.yaml and apply --prune."`
 }
 

@@ -99,7 +99,7 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 		Durable: health.Durable, Fsync: time.Duration(health.FsyncUS) * time.Microsecond, Log: log,
 	}, server.StoresOf(store))
 	pipeline := call.New(call.Config{
-		Run: health.Run, Store: store, Sessions: store, Credentials: store, Workers: srv.Workers(), Signer: srv.Signer(), Hosts: srv.Hosts(),
+		Run: health.Run, Store: store, Sessions: store, Credentials: srv.Credentials(), Workers: srv.Workers(), Signer: srv.Signer(), Hosts: srv.Hosts(),
 		Log: log, Observe: srv.Observe, Timed: srv.Timed,
 	})
 	srv.Attach(pipeline)

@@ -16,15 +16,16 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control/config"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent/oauth"
 	"sallyport.dev/intent/seal"
 )
 
 type credentialsCmd struct {
-	List    credentialsListCmd `cmd:"" default:"withargs" help:"List credentials; never their values."`
-	Set     credentialsSetCmd  `cmd:"" help:"Store a credential, read from standard input and sealed here."`
-	Rm      credentialsRmCmd   `cmd:"" help:"Forget a credential."`
-	Connect notBuilt           `cmd:"" help:"Not built: sign in to a connection (OAuth)."`
-	Rotate  notBuilt           `cmd:"" help:"Not built: seal every credential of a pool to a new key."`
+	List    credentialsListCmd    `cmd:"" default:"withargs" help:"List credentials; never their values."`
+	Set     credentialsSetCmd     `cmd:"" help:"Store a credential, read from standard input and sealed here."`
+	Rm      credentialsRmCmd      `cmd:"" help:"Forget a credential, and end a sign-in at its server."`
+	Connect credentialsConnectCmd `cmd:"" help:"Sign in to a connection, or store its credential."`
+	Rotate  notBuilt              `cmd:"" help:"Not built: seal every credential of a pool to a new key."`
 }
 
 type credentialsListCmd struct{}
@@ -56,6 +57,7 @@ type credentialsSetCmd struct {
 	NoValue    []string `arg:"" optional:"" hidden:""`
 	For        string   `help:"Whose credential it is. Default: yours, or the shared one." placeholder:"PERSON"`
 	File       string   `help:"Read the value from this file instead of standard input." placeholder:"FILE"`
+	Client     bool     `help:"Store the secret of the client itself at its authorization server: a password, or a private key (PEM)."`
 	Key        string   `help:"The pool key's fingerprint, as the worker printed it: pin it here to seal to no other." placeholder:"FINGERPRINT"`
 }
 
@@ -70,6 +72,12 @@ func (c *credentialsSetCmd) Run(ctx context.Context, g *Globals) error {
 	api, err := g.client()
 	if err != nil {
 		return err
+	}
+	if c.Client {
+		if c.For != "" {
+			return errs.New(errs.Invalid, "a client's secret belongs to no person: leave --for out")
+		}
+		c.For = oauth.ClientSubject
 	}
 	key, err := answer(api.PoolKey(ctx, &sallyportv1.PoolKeyRequest{Connection: c.Connection, Subject: c.For}))
 	if err != nil {
@@ -153,10 +161,26 @@ func (c *credentialsSetCmd) value(ctx context.Context, g *Globals) ([]byte, erro
 		return nil, errs.Wrap(errs.Invalid, "the value cannot be read", err)
 	}
 	value = bytes.TrimRight(value, "\r\n")
+	if c.Client {
+		return clientSecret(value)
+	}
 	if len(value) == 0 || len(value) > maxSecret || bytes.ContainsAny(value, "\r\n\x00") {
 		return nil, errs.Newf(errs.Invalid, "the value must be one line that is not empty, of at most %s", config.Bytes(maxSecret))
 	}
 	return value, nil
+}
+
+// clientSecret is what is sealed for a client: a password, or a private key.
+func clientSecret(value []byte) ([]byte, error) {
+	s := oauth.ClientSecret{V: 1, Secret: string(value)}
+	switch {
+	case bytes.HasPrefix(value, []byte("-----BEGIN PRIVATE KEY-----")):
+		s.Secret, s.PrivateKey = "", string(value)+"\n"
+	case len(value) == 0 || bytes.ContainsAny(value, "\r\n\x00"):
+		return nil, errs.New(errs.Invalid, "a client's secret is one line, or a private key in PEM (PKCS #8)")
+	}
+	clear(value)
+	return oauth.Encode(s)
 }
 
 // readHidden asks for a line and reads it without showing it. What is typed before the question stands is not it. Ctrl-C ends it; the terminal is left as

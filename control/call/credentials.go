@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"time"
 
@@ -14,6 +15,9 @@ type Credentials interface {
 	// Credential returns the newest version for (connection, subject), sealed bytes included, refreshed where its expiry is near. Errors:
 	// [errs.NotFound] or [errs.NotConnected] when there is none.
 	Credential(ctx context.Context, connection, subject string) (*control.Credential, error)
+	// Refused says that a server does not take a version any more (HTTP 401), or wants more of it than it has (HTTP 403): what it wants instead
+	// stands in its challenge. It does not block.
+	Refused(connection, subject string, version int64, status int, challenge string)
 }
 
 // credentialCache keeps credentials of one policy generation: every change of one makes the next.
@@ -25,7 +29,6 @@ type credentialCache struct {
 
 // credential returns what a dispatch authenticates with now, or nil when there is none.
 func (p *Pipeline) credential(ctx context.Context, policy *control.Policy, connection, subject string, now time.Time) (*control.Credential, error) {
-	const ahead = time.Minute // a credential that ends sooner is asked for again: whoever keeps them refreshes it
 	key := CredentialRef{Connection: connection, Subject: subject}
 	c := &p.credentials
 	c.mu.Lock()
@@ -34,7 +37,7 @@ func (p *Pipeline) credential(ctx context.Context, policy *control.Policy, conne
 	}
 	got := c.all[key]
 	c.mu.Unlock()
-	if got != nil && (got.ExpiresAt.IsZero() || now.Add(ahead).Before(got.ExpiresAt)) {
+	if got != nil && got.Trouble == "" && !got.Due(now) {
 		return got, nil
 	}
 	got, err := p.cfg.Credentials.Credential(ctx, connection, subject)
@@ -50,4 +53,11 @@ func (p *Pipeline) credential(ctx context.Context, policy *control.Policy, conne
 		c.all[key] = got
 	}
 	return got, nil
+}
+
+// credentialRefused tells who keeps the credential that a server refused it. The call itself is over: it is never repeated for it.
+func (d *driver) credentialRefused(o Outcome) {
+	if c := d.with; c.Connection != "" && (o.Status == http.StatusUnauthorized || o.Status == http.StatusForbidden) {
+		d.p.cfg.Credentials.Refused(c.Connection, c.Subject, c.Version, o.Status, o.Challenge)
+	}
 }

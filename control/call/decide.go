@@ -271,12 +271,31 @@ func (r *rules) credentialed(d *decision, m *matter) *decision {
 		return d
 	}
 	c := m.credential
-	if c == nil || c.State != control.CredentialGood && c.State != control.CredentialExpiring {
-		return d.refuse(errs.NotConnected, "there is no credential that can be used")
+	if code, why := unusable(c, m.session, m.now); code != "" {
+		return d.refuse(code, why)
 	}
 	d.account = c.Account
 	d.credential = CredentialRef{Connection: m.bound.Connection, Subject: d.subject, Version: c.Version}
 	return d
+}
+
+// unusable says why a credential cannot be used now, or "". A session stays with the account that it began with: another one needs another session.
+func unusable(c *control.Credential, s *control.Session, now time.Time) (errs.Code, string) {
+	switch {
+	case c == nil || c.State == control.CredentialRevoked:
+		return errs.NotConnected, "there is no credential that can be used"
+	case c.State == control.CredentialBroken:
+		return errs.NotConnected, "its server ended the sign-in"
+	case !c.Usable():
+		return errs.NotConnected, "its credential is to be checked first"
+	case c.Expired(now) && c.Trouble != "":
+		return errs.Unavailable, "its sign-in is over and cannot be renewed now: " + c.Trouble
+	case c.Expired(now):
+		return errs.NotConnected, "its sign-in is over and cannot be renewed"
+	case c.AccountAt.After(s.CreatedAt):
+		return errs.Voided, "another account is connected since this session was opened; a new session is needed"
+	}
+	return "", ""
 }
 
 // stricter joins what two versions of a profile say. The counters of both are taken; equal ones once.

@@ -213,6 +213,7 @@ func (d *driver) prepare(ctx context.Context, run Run, job Job) (again bool, err
 			}
 			d.p.cfg.Workers.Acknowledge(run.ID, job.Intent)
 			d.keepUpstream(ctx, m.Upstream)
+			d.credentialRefused(m.Outcome)
 			return false, prepareError(m.Outcome)
 		case toldRunDown:
 			return false, errs.New(errs.Unreachable, "the worker's link was lost")

@@ -37,7 +37,8 @@ type driver struct {
 	switchedAt time.Time
 
 	out  attempt
-	slot string // the connection of which it holds a slot
+	with CredentialRef // what the last intent authenticates with; zero without one, and where the dispatch was adopted
+	slot string        // the connection of which it holds a slot
 
 	came     time.Time // its record; zero once its time was told
 	answered time.Time // its outcome came

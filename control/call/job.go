@@ -11,6 +11,7 @@ import (
 
 // job builds and signs the intent of the coming attempt.
 func (d *driver) job(row *control.Call, dec *decision, by control.Authority, run Run, now time.Time, goes bool) (Job, error) {
+	d.with = dec.credential
 	credential, sealed, err := d.credential(dec, now)
 	if err != nil {
 		return Job{}, err

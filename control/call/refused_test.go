@@ -70,7 +70,8 @@ func TestRefused(t *testing.T) {
 		c := control.Credential{Connection: "tracker", Subject: control.SubjectShared, Version: 2, State: control.CredentialBroken}
 		r.no(r.db.PutCredential(c))
 		r.p.PolicyChanged()
-		r.says(r.do("list_issues", `{"project":"web"}`), "tracker is not connected for this person; list_issues did not run (not_connected)")
+		r.says(r.do("list_issues", `{"project":"web"}`), "tracker is not connected for this person: its server ended the sign-in; list_issues did not run (not_connected). "+
+			"Ask them to connect it: sallyport credentials connect tracker.")
 	})
 	bubble(t, "extra members", func(t *testing.T, r *rig) {
 		r.says(r.do("list_issues", `{"project":"web","extra":{"a":1}}`), "the arguments may not have extra")

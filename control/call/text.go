@@ -107,7 +107,11 @@ func (t *text) render() (sentence string, isError bool) {
 		}
 		return fmt.Sprintf("Access to %s was withdrawn%s; %s did not run (%s). Do not repeat it.", t.server(), when, t.tool, t.code), true
 	case errs.NotConnected:
-		return fmt.Sprintf("%s is not connected for this person; %s did not run (%s). Ask them to connect it.", t.server(), t.tool, t.code), true
+		why, how := "", ""
+		if t.reason != "" {
+			why, how = ": "+t.reason, ": sallyport credentials connect "+t.connection
+		}
+		return fmt.Sprintf("%s is not connected for this person%s; %s did not run (%s). Ask them to connect it%s.", t.server(), why, t.tool, t.code, how), true
 	case errs.NotSent:
 		return fmt.Sprintf("%s could not be reached; nothing was sent (%s). It is safe to call %s again later.", t.server(), t.code, t.tool), true
 	case errs.NoAnswer:

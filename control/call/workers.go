@@ -90,6 +90,7 @@ type Outcome struct {
 	Body      []byte // exactly as received; chunks already joined
 	Detail    string // for the log
 	Upstream  []byte
+	Challenge string // WWW-Authenticate of a 401 or 403
 	// Redacted is the SHA-256 of the answer before the credential, which stood in it, was replaced; zero where Body is as received.
 	Redacted control.Digest
 }

@@ -42,9 +42,21 @@ type Network struct {
 
 // Auth is how the worker authenticates.
 type Auth struct {
-	Type string `json:"type,omitempty" jsonschema:"enum=none,enum=header,enum=bearer,enum=oauth,enum=signature,default=none" jsonschema_description:"none, header (needs name), bearer, oauth, or signature (callbacks: Standard Webhooks)."`
-	Name string `json:"name,omitempty" jsonschema_description:"The header's name, for type header."`
-	Per  string `json:"per,omitempty" jsonschema:"enum=shared,enum=person,default=shared" jsonschema_description:"One credential for all sessions, or each session owner's own."`
+	Type  string `json:"type,omitempty" jsonschema:"enum=none,enum=header,enum=bearer,enum=oauth,enum=signature,default=none" jsonschema_description:"none, header (needs name), bearer, oauth, or signature (callbacks: Standard Webhooks)."`
+	Name  string `json:"name,omitempty" jsonschema_description:"The header's name, for type header."`
+	Per   string `json:"per,omitempty" jsonschema:"enum=shared,enum=person,default=shared" jsonschema_description:"One credential for all sessions, or each session owner's own."`
+	OAuth *OAuth `json:"oauth,omitempty" jsonschema_description:"For type oauth: what is fixed of the sign-in. What is left out is found out."`
+}
+
+// OAuth fixes parts of a sign-in.
+type OAuth struct {
+	Issuer       string   `json:"issuer,omitempty" jsonschema_description:"The one authorization server that is used."`
+	Registration string   `json:"registration,omitempty" jsonschema:"enum=pre_registered,enum=metadata_document,enum=dynamic" jsonschema_description:"Force one way to a client."`
+	ClientID     string   `json:"client_id,omitempty" jsonschema_description:"A client that was registered before, or the https address of its metadata document."`
+	ClientAuth   string   `json:"client_auth,omitempty" jsonschema:"enum=none,enum=client_secret_basic,enum=client_secret_post,enum=private_key_jwt" jsonschema_description:"How the client authenticates. The secret is stored with sallyport credentials set NAME --client."`
+	Grant        string   `json:"grant,omitempty" jsonschema:"enum=authorization_code,enum=client_credentials,default=authorization_code" jsonschema_description:"client_credentials: the client signs in for itself, without a person."`
+	Scopes       []string `json:"scopes,omitempty" jsonschema_description:"Scopes without which a sign-in is refused."`
+	Resource     string   `json:"resource,omitempty" jsonschema_description:"The resource indicator (RFC 8707), in place of what the server says."`
 }
 
 // Limits bound one dispatch.

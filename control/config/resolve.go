@@ -136,6 +136,7 @@ func (r *resolver) connection(name string, c Connection) {
 	if out.Auth.Type == "signature" && out.Kind != control.KindCallback {
 		r.problem(p+".auth.type", "signature is for callbacks; an mcp connection uses bearer, header or oauth")
 	}
+	r.oauth(p+".auth", c.Auth, &out.Auth)
 	if c.Limits.Timeout.Set {
 		out.Limits.Timeout = r.duration(p+".limits.timeout", c.Limits.Timeout, time.Second, 30*time.Minute)
 	}

@@ -75,6 +75,15 @@ func viewConnection(c control.Connection) view {
 	v.text("auth.type", c.Auth.Type)
 	v.text("auth.name", c.Auth.Name)
 	v.text("auth.per", c.Auth.Per)
+	if o := c.Auth.OAuth; o != nil {
+		v.text("auth.oauth.issuer", o.Issuer)
+		v.text("auth.oauth.registration", o.Registration)
+		v.text("auth.oauth.client_id", o.ClientID)
+		v.text("auth.oauth.client_auth", o.ClientAuth)
+		v.text("auth.oauth.grant", o.Grant)
+		v.texts("auth.oauth.scopes", o.Scopes)
+		v.text("auth.oauth.resource", o.Resource)
+	}
 	v.set("limits.timeout", Length(c.Limits.Timeout))
 	v.set("limits.concurrent", strconv.Itoa(c.Limits.Concurrent))
 	v.set("limits.result", Bytes(c.Limits.Result))

@@ -24,10 +24,26 @@ type Store interface {
 	Credential(ctx context.Context, connection, subject string) (*control.Credential, error)
 	// Credentials returns the newest version of each, without the sealed bytes.
 	Credentials(ctx context.Context) ([]control.Credential, error)
-	// PutCredential inserts version c.Version by compare-and-set: it must be the newest one plus one (1 for the first). Errors: [errs.Conflict].
+	// PutCredential inserts version c.Version by compare-and-set: it must be the newest one plus one (1 for the first). It sets when it was issued
+	// and since when it is of its account, and ends the renewal that led to it. Errors: [errs.Conflict].
 	PutCredential(ctx context.Context, c *control.Credential, by control.Person) error
 	// MarkCredential changes the state of one version. Errors: [errs.Conflict] when it is not the newest.
 	MarkCredential(ctx context.Context, connection, subject string, version int64, state control.CredentialState) error
 	// RemoveCredential forgets every version's sealed bytes and marks the newest one revoked. Errors: [errs.NotFound].
 	RemoveCredential(ctx context.Context, connection, subject string, by control.Person) error
+	// WantScopes notes what a server asked for beyond what a version has. A version that is not the newest is let be.
+	WantScopes(ctx context.Context, connection, subject string, version int64, scopes []string) error
+
+	// BeginSignIn keeps a sign-in; an earlier one of the same connection and subject is over.
+	BeginSignIn(ctx context.Context, in *control.SignIn) error
+	// TakeSignIn returns a sign-in by the digest of its state, once. Errors: [errs.NotFound] when it was taken, took another's place, or is over.
+	TakeSignIn(ctx context.Context, state control.Digest) (*control.SignIn, error)
+
+	// BeginRenewal takes the lease of a credential's renewal, where its version is the newest and no other renewal is under way; otherwise it
+	// returns the one that is. Errors: [errs.Conflict] when another version stands.
+	BeginRenewal(ctx context.Context, r *control.Renewal) (other *control.Renewal, err error)
+	// EndRenewal gives the lease of an intent up.
+	EndRenewal(ctx context.Context, intent string) error
+	// Renewals are those under way.
+	Renewals(ctx context.Context) ([]control.Renewal, error)
 }

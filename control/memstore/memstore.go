@@ -258,3 +258,6 @@ func (d *DB) Credential(_ context.Context, connection, subject string) (*control
 	})
 	return &c, err
 }
+
+// Refused is nothing to a store: there is nobody who could renew.
+func (d *DB) Refused(_, _ string, _ int64, _ int, _ string) {}

@@ -10,12 +10,15 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
+	"sallyport.dev/control/connection"
 	"sallyport.dev/errs"
 	"sallyport.dev/intent"
+	"sallyport.dev/intent/oauth"
+	"sallyport.dev/intent/seal"
 )
 
-// jobs runs the intents that are no calls of an agent: probes and catalog pulls. They carry none of an agent's bytes, change nothing upstream, and
-// stand in no journal; a lost one is simply asked for again by the person who wanted it.
+// jobs runs the intents that are no calls of an agent: probes, catalog pulls, sign-ins and their renewals. They carry none of an agent's bytes and
+// stand in no journal. A lost probe or pull is simply asked for again by the person who wanted it; a renewal is found again by its intent.
 type jobs struct {
 	s *Server
 
@@ -30,38 +33,92 @@ type job struct {
 
 func newJobs(s *Server) *jobs { return &jobs{s: s, open: map[string]job{}} }
 
+var _ connection.Workers = (*jobs)(nil)
+
 const jobTime = 60 * time.Second
 
-// run executes one intent of kind for a connection and returns its outcome. Errors: [errs.Unreachable], [errs.NotConnected],
-// [errs.Busy], [errs.Revoked].
+// run executes one intent of kind for a connection with its credential, fresh, and returns its outcome. Errors: [errs.Unreachable],
+// [errs.NotConnected], [errs.Busy], [errs.Revoked].
 func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, by control.Person) (*sallyportv1.Outcome, error) {
-	w := j.s.workers
-	subject := control.SubjectShared
-	if c.Auth.Per == "person" {
-		subject = string(by)
+	ask := connection.Ask{Kind: kind, Connection: c, Time: jobTime}
+	if c.Auth.Type != intent.AuthNone {
+		ask.Subject = control.SubjectShared
+		if c.Auth.Per == "person" {
+			ask.Subject = string(by)
+		}
+		cred, err := j.s.renewer.Credential(ctx, c.Name, ask.Subject)
+		if err != nil || !cred.Usable() || cred.Expired(j.s.stores.Connections.Now()) {
+			how := "store it with: sallyport credentials set "
+			if c.Auth.Type == intent.AuthOAuth {
+				how = "sign in with: sallyport credentials connect "
+			}
+			if cred != nil && cred.Trouble != "" {
+				return nil, errs.Newf(errs.Unavailable, "the sign-in of %s cannot be renewed now: %s", c.Name, cred.Trouble)
+			}
+			return nil, errs.Newf(errs.NotConnected, "%s has no credential; %s%s", c.Name, how, c.Name)
+		}
+		ask.Version, ask.Account, ask.Sealed = cred.Version, cred.Account, cred.Sealed
 	}
-	withdrawn, err := j.withdrawn(ctx, c.Name, subject)
+	o, run, err := j.execute(ctx, ask)
+	if err == nil {
+		j.s.workers.Acknowledge(run, o.GetIntent())
+	}
+	return o, err
+}
+
+// Execute implements [connection.Workers].
+func (j *jobs) Execute(ctx context.Context, ask connection.Ask) (connection.Answer, error) {
+	o, run, err := j.execute(ctx, ask)
 	if err != nil {
-		return nil, err
+		return connection.Answer{}, err
+	}
+	return j.answer(run, o), nil
+}
+
+func (j *jobs) answer(run string, o *sallyportv1.Outcome) connection.Answer {
+	return connection.Answer{
+		Output: o.GetOutput(), Failure: oauth.Failure(o.GetFailure()), Message: o.GetDetail(), Stored: func() { j.s.workers.Acknowledge(run, o.GetIntent()) },
+	}
+}
+
+// Fingerprint implements [connection.Workers].
+func (j *jobs) Fingerprint(pool string) (string, error) {
+	key, err := j.s.workers.poolKey(pool)
+	if err != nil {
+		return "", err
+	}
+	public, err := seal.ParsePublicKey(key)
+	return public.Fingerprint(), err
+}
+
+// execute runs one intent and returns what came, not acknowledged, and the run that it came from.
+func (j *jobs) execute(ctx context.Context, ask connection.Ask) (*sallyportv1.Outcome, string, error) {
+	w := j.s.workers
+	c := ask.Connection
+	withdrawn, err := j.withdrawn(ctx, c.Name, ask.Subject)
+	if ask.Kind == intent.Revoke {
+		err = nil // what was withdrawn is ended all the more
+	}
+	if err != nil {
+		return nil, "", err
 	}
 	picked, err := w.Pick(c.Pool, withdrawn)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	now := j.s.stores.Connections.Now()
-	in := connectionIntent(kind, c, picked.ID, now)
-	var sealed control.Sealed
-	if c.Auth.Type != "none" {
-		cred, err := j.s.stores.Connections.Credential(ctx, c.Name, subject)
-		if err != nil || cred.State == control.CredentialRevoked {
-			return nil, errs.Newf(errs.NotConnected, "%s has no credential; store it with: sallyport credentials set %s", c.Name, c.Name)
-		}
-		in.Subject, in.Version, in.Account = cred.Subject, cred.Version, cred.Account
-		sealed = cred.Sealed
+	in := connectionIntent(ask.Kind, c, picked.ID, j.s.stores.Connections.Now(), ask.Time)
+	in.Subject, in.Version, in.Account, in.Meta = ask.Subject, ask.Version, ask.Account, intent.Digest(ask.Meta)
+	if ask.Once {
+		in.Effect = intent.Write
 	}
 	encoded, signature, keyID, err := w.Sign(picked.ID, in)
 	if err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	if ask.Picked != nil {
+		if err := ask.Picked(in.ID, picked.ID); err != nil {
+			return nil, "", err
+		}
 	}
 	done := make(chan *sallyportv1.Outcome, 1)
 	j.mu.Lock()
@@ -72,21 +129,23 @@ func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, 
 		delete(j.open, in.ID)
 		j.mu.Unlock()
 	}()
-	if err := w.Submit(picked.ID, call.Job{Intent: in.ID, Encoded: encoded, Signature: signature, KeyID: keyID, Sealed: sealed, Go: true}); err != nil {
-		return nil, err
+	beside := intent.Beside{Meta: ask.Meta}
+	if err := w.Submit(picked.ID, call.Job{Intent: in.ID, Encoded: encoded, Signature: signature, KeyID: keyID, Beside: beside, Sealed: ask.Sealed, Go: true}); err != nil {
+		return nil, "", errs.Wrap(errs.Busy, errs.Message(err), err) // it was not queued: nothing was begun
 	}
-	ctx, cancel := context.WithTimeout(ctx, jobTime+5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, ask.Time+5*time.Second)
 	defer cancel()
 	select {
 	case o := <-done:
-		w.Acknowledge(picked.ID, in.ID)
 		if o == nil {
-			return nil, errs.New(errs.Unreachable, "the worker's link was lost; try again")
+			return nil, "", errs.New(errs.Unreachable, "the worker's link was lost; try again")
 		}
-		return o, nil
+		return o, picked.ID, nil
 	case <-ctx.Done():
-		w.Close(picked.ID, in.ID, "nobody waits")
-		return nil, errs.Newf(errs.Unreachable, "the worker did not answer within %s", jobTime)
+		if !ask.Once {
+			w.Close(picked.ID, in.ID, "nobody waits")
+		}
+		return nil, "", errs.Newf(errs.Unreachable, "the worker did not answer within %s", ask.Time)
 	}
 }
 
@@ -112,7 +171,7 @@ func (j *jobs) withdrawn(ctx context.Context, connection, subject string) (worke
 }
 
 // connectionIntent is the part of an intent that a connection gives. Everything else of a call's intent is the pipeline's.
-func connectionIntent(kind intent.Kind, c control.Connection, run string, now time.Time) *intent.Intent {
+func connectionIntent(kind intent.Kind, c control.Connection, run string, now time.Time, within time.Duration) *intent.Intent {
 	allow := c.Network.Allow
 	if allow == nil {
 		allow = []string{}
@@ -125,19 +184,23 @@ func connectionIntent(kind intent.Kind, c control.Connection, run string, now ti
 		V: intent.Protected, ID: control.NewID(), Org: control.Org, Kind: kind, Connection: c.Name, Revision: c.Revision, Pool: c.Pool,
 		Transport: transport, Origin: c.Origin, Path: c.Path, Allow: allow, PlainHTTP: c.Network.HTTP, AuthType: c.Auth.Type, AuthHeader: c.Auth.Name,
 		Scopes: []string{}, Effect: "read", Authority: "rule", ResultBytes: 4 << 20, ConnectMS: c.Limits.Connect.Milliseconds(),
-		AnswerMS: min(c.Limits.Timeout, jobTime).Milliseconds(), SilenceMS: min(c.Limits.Silence, jobTime).Milliseconds(),
-		NotBefore: now.Add(-time.Minute).UnixMilli(), StartBefore: now.Add(30 * time.Second).UnixMilli(),
-		FinishBefore: now.Add(jobTime).UnixMilli(), Audience: run,
+		AnswerMS: min(c.Limits.Timeout, within).Milliseconds(), SilenceMS: min(c.Limits.Silence, within).Milliseconds(),
+		NotBefore: now.Add(-time.Minute).UnixMilli(), StartBefore: now.Add(min(within, 30*time.Second)).UnixMilli(),
+		FinishBefore: now.Add(within).UnixMilli(), Audience: run,
 	}
 }
 
-// outcome hands a worker's outcome to who waits for it. It reports false when the intent is none of these.
+// outcome hands a worker's outcome to who waits for it, or to the renewals. It reports false when the intent is none of these.
 func (j *jobs) outcome(run string, o *sallyportv1.Outcome) bool {
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	got, ok := j.open[o.GetIntent()]
+	j.mu.Unlock()
 	if !ok || got.run != run {
-		return false
+		if !j.s.renewer.Expects(run, o.GetIntent()) {
+			return false
+		}
+		go j.s.renewer.Outcome(context.Background(), o.GetIntent(), j.answer(run, o))
+		return true
 	}
 	select {
 	case got.done <- o:

@@ -16,6 +16,7 @@ import (
 	"sallyport.dev/control/grant"
 	"sallyport.dev/errs"
 	"sallyport.dev/intent"
+	"sallyport.dev/intent/oauth"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
@@ -92,8 +93,15 @@ func (o *operatorService) Apply(ctx context.Context, r *sallyportv1.ApplyRequest
 	out := &sallyportv1.ApplyResponse{Changes: changeRows(p.changes), Revision: p.policy.Generation}
 	if len(p.apply.Connections)+len(p.apply.Catalogs)+len(p.apply.Profiles)+len(p.apply.Standing)+
 		len(p.apply.RemoveConnections)+len(p.apply.RemoveProfiles)+len(p.apply.RemoveStanding) > 0 {
+		var ends []func()
+		for _, name := range p.apply.RemoveConnections {
+			ends = append(ends, o.ending(ctx, p.policy.Connections[name], ""))
+		}
 		if out.Revision, err = o.s.stores.Grants.Apply(ctx, &p.apply); err != nil {
 			return nil, err
+		}
+		for _, end := range ends {
+			end()
 		}
 		o.s.changed("config", "applied")
 		o.s.hosts.broadcast(&sallyportv1.ControlFrame{Frame: &sallyportv1.ControlFrame_Origins{Origins: &sallyportv1.Origins{DenyHosts: o.s.denyHosts(ctx)}}})
@@ -121,8 +129,11 @@ func (s *Server) changed(kind, what string) {
 
 // probeReport is a worker's report of a probe intent (Outcome.output).
 type probeReport struct {
-	OK       bool   `json:"ok"`
-	Protocol string `json:"protocol"`
+	OK       bool         `json:"ok"`
+	Protocol string       `json:"protocol"`
+	Needs    bool         `json:"needs_credential"`
+	Found    *oauth.Found `json:"found"`
+	NotFound string       `json:"not_found"`
 	Steps    []struct {
 		Name   string `json:"name"`
 		OK     bool   `json:"ok"`
@@ -163,7 +174,12 @@ func (o *operatorService) probe(ctx context.Context, c control.Connection, by co
 	for _, s := range p.Steps {
 		report.Steps = append(report.Steps, &sallyportv1.TestStep{Name: s.Name, Ok: s.OK, Detail: s.Detail, TookUs: s.TookUS})
 	}
-	report.Ok = p.OK
+	report.Ok, report.NeedsCredential, report.NotFound = p.OK, p.Needs, p.NotFound
+	if p.Found != nil {
+		report.Found = &sallyportv1.SignInFound{
+			Issuer: p.Found.Issuer, Resource: p.Found.Resource, Scopes: p.Found.Scopes, Registration: p.Found.Registration,
+		}
+	}
 	return report, p.Protocol
 }
 

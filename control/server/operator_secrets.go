@@ -9,6 +9,8 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent"
+	"sallyport.dev/intent/oauth"
 	"sallyport.dev/intent/seal"
 )
 
@@ -42,6 +44,9 @@ func toolsNamed(p *control.Policy, name string) []control.Tool {
 // subjectOf says whose credential a request is about: shared ones are an administrator's, a person's own are that person's.
 func subjectOf(ctx context.Context, c *control.Connection, asked string) (string, error) {
 	who := whoOf(ctx)
+	if asked == oauth.ClientSubject {
+		return asked, nil // clientSettings says who may
+	}
 	if c.Auth.Type == "none" {
 		return "", errs.Newf(errs.Invalid, "%s needs no credential (auth: none)", c.Name)
 	}
@@ -70,6 +75,19 @@ func (o *operatorService) next(ctx context.Context, c *control.Connection, subje
 		version = old.Version + 1
 	} else if !errs.Is(err, errs.NotFound) {
 		return seal.Bound{}, err
+	}
+	if subject == oauth.ClientSubject {
+		set, err := o.clientSettings(ctx, c)
+		if err != nil {
+			return seal.Bound{}, err
+		}
+		return seal.Bound{
+			Org: control.Org, Connection: c.Name, Subject: subject, Version: version, Origin: c.Origin, PathPrefix: pathOf(c.Path), Issuer: set.Issuer,
+			ClientID: set.ClientID,
+		}, nil
+	}
+	if c.Auth.Type == intent.AuthOAuth {
+		return seal.Bound{}, errs.Newf(errs.Invalid, "%s signs in: sallyport credentials connect %s", c.Name, c.Name)
 	}
 	return seal.Bound{
 		Org: control.Org, Connection: c.Name, Subject: subject, Version: version, Origin: c.Origin, PathPrefix: pathOf(c.Path), Header: headerOf(c.Auth),
@@ -117,7 +135,7 @@ func (o *operatorService) PoolKey(ctx context.Context, r *sallyportv1.PoolKeyReq
 		if err != nil {
 			return nil, err
 		}
-		out.Pool, out.AssociatedData, out.Version = c.Pool, bound.Bytes(), bound.Version
+		out.Pool, out.AssociatedData, out.Version, out.ClientId = c.Pool, bound.Bytes(), bound.Version, bound.ClientID
 	}
 	key, err := o.s.workers.poolKey(out.Pool)
 	if err != nil {
@@ -158,6 +176,10 @@ func (o *operatorService) PutCredential(ctx context.Context, r *sallyportv1.PutC
 	cred := &control.Credential{
 		Org: control.Org, Connection: c.Name, Subject: subject, Version: bound.Version, Sealed: r.GetSealed(), AssociatedData: under,
 		KeyFingerprint: r.GetKeyFingerprint(), State: control.CredentialGood, ModifiedAt: o.s.stores.Connections.Now(),
+		Issuer: bound.Issuer,
+	}
+	if subject == oauth.ClientSubject {
+		cred.Kind = control.CredentialClient
 	}
 	if r.GetExpiresMs() > 0 {
 		cred.ExpiresAt = time.UnixMilli(r.GetExpiresMs()).UTC()
@@ -177,9 +199,7 @@ func (o *operatorService) ListCredentials(ctx context.Context, _ *sallyportv1.Li
 	}
 	out := &sallyportv1.ListCredentialsResponse{}
 	for _, c := range creds {
-		out.Credentials = append(out.Credentials, &sallyportv1.CredentialRow{
-			Connection: c.Connection, Subject: c.Subject, Version: c.Version, State: string(c.State), Account: c.Account, ExpiresMs: ms(c.ExpiresAt), UpdatedMs: ms(c.ModifiedAt),
-		})
+		out.Credentials = append(out.Credentials, credentialRow(&c))
 	}
 	return out, nil
 }
@@ -194,9 +214,16 @@ func (o *operatorService) RemoveCredential(ctx context.Context, r *sallyportv1.R
 	if err != nil {
 		return nil, err
 	}
+	if subject == oauth.ClientSubject {
+		if _, err := o.clientSettings(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	end := o.ending(ctx, c, subject)
 	if err := o.s.stores.Connections.RemoveCredential(ctx, c.Name, subject, whoOf(ctx).Person); err != nil {
 		return nil, err
 	}
 	o.s.changed("config", "credential removed")
+	end()
 	return &sallyportv1.RemoveCredentialResponse{}, nil
 }

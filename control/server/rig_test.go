@@ -66,7 +66,7 @@ func newRig(t *testing.T) *rig {
 		Build: "test", Node: "one", Source: source, CA: r.ca, Root: root, Key: node, Address: r.link, Durable: true, Log: log,
 	}, server.StoresOf(r.store))
 	pipeline := call.New(call.Config{
-		Run: r.store.Health().Run, Store: r.store, Sessions: r.store, Credentials: r.store, Workers: r.server.Workers(), Signer: r.server.Signer(),
+		Run: r.store.Health().Run, Store: r.store, Sessions: r.store, Credentials: r.server.Credentials(), Workers: r.server.Workers(), Signer: r.server.Signer(),
 		Hosts: r.server.Hosts(), Log: log, Observe: r.server.Observe,
 	})
 	r.server.Attach(pipeline)

@@ -18,6 +18,7 @@ import (
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/api/sallyport/v1/sallyportv1connect"
+	"sallyport.dev/control"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/connection"
 	"sallyport.dev/control/grant"
@@ -85,6 +86,8 @@ type Server struct {
 	hosts    *hosts
 	events   *events
 	jobs     *jobs
+	signIns  *connection.SignIns
+	renewer  *connection.Renewer
 
 	backup sync.Mutex // one at a time
 
@@ -107,6 +110,9 @@ type Pipeline interface {
 func New(cfg Config, stores Stores) *Server {
 	s := &Server{cfg: cfg, stores: stores, log: cfg.Log, workers: newWorkers(cfg.Key), hosts: newHosts(), events: newEvents()}
 	s.jobs = newJobs(s)
+	s.signIns = &connection.SignIns{Store: stores.Connections, Workers: s.jobs}
+	s.renewer = connection.NewRenewer(stores.Connections, s.jobs, func(ctx context.Context) (*control.Policy, error) { return stores.Calls.Policy(ctx, nil) },
+		func() { s.changed("config", "credential renewed") }, cfg.Log)
 	s.certify(time.Now())
 	return s
 }
@@ -123,6 +129,9 @@ func (s *Server) Signer() call.Signer { return s.workers }
 // Hosts is the pipeline's way to hosts.
 func (s *Server) Hosts() call.Hosts { return s.hosts }
 
+// Credentials is what calls authenticate with: renewed ahead of their expiry while [Server.ServeLinks] runs.
+func (s *Server) Credentials() call.Credentials { return s.renewer }
+
 // Publish hands an event to watchers. It never blocks.
 func (s *Server) Publish(e Event) { s.events.publish(e) }
 
@@ -137,7 +146,13 @@ func (s *Server) ServeLinks(ctx context.Context, listeners ...net.Listener) erro
 	connecthttp.Mount(mux, joins, connecthttp.WithReadMaxBytes(64<<10))
 	web := &http.Server{Handler: withPeer(mux), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ReadTimeout: headerTime, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 
+	if err := s.renewer.Start(ctx); err != nil {
+		return err
+	}
 	var wg sync.WaitGroup
+	renewing, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { s.renewer.Run(renewing) })
 	errc := make(chan error, 2*len(listeners))
 	var links []*link.Listener
 	for _, l := range listeners {
@@ -168,6 +183,7 @@ func (s *Server) ServeLinks(ctx context.Context, listeners ...net.Listener) erro
 	}
 	g.Stop()
 	web.Close()
+	stop()
 	wg.Wait()
 	if ctx.Err() != nil {
 		return nil

@@ -242,7 +242,7 @@ func (w *workerService) frame(l *workerLink, parts *chunks, f *sallyportv1.Worke
 		p.Outcome(l.run, call.Outcome{
 			Intent: o.GetIntent(), Transport: transport, Bytes: o.GetBytesWritten(), Status: int(o.GetHttpStatus()),
 			Failure: journal.Failure(o.GetFailure()), Body: o.GetBody(), Detail: o.GetDetail(), Upstream: o.GetUpstreamSession(),
-			Redacted: sum(o.GetRedactedDigest()),
+			Challenge: o.GetChallenge(), Redacted: sum(o.GetRedactedDigest()),
 		})
 	case *sallyportv1.WorkerFrame_Attested:
 		a, ok := attestations[f.Attested.GetState()]

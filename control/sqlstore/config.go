@@ -191,6 +191,12 @@ func (t *tx) applyRemovals(a *control.Apply) error {
 		if _, err := t.exec("UPDATE credentials SET state = 'revoked', sealed = NULL, modified_at = ? WHERE connection = ?", t.now, name); err != nil {
 			return err
 		}
+		if _, err := t.exec("DELETE FROM sign_ins WHERE connection = ?", name); err != nil {
+			return err
+		}
+		if _, err := t.exec("DELETE FROM renewals WHERE connection = ?", name); err != nil {
+			return err
+		}
 		t.record(audit.KindConnection, name, "", "remove", "removed", by, "")
 	}
 	for _, name := range a.RemoveProfiles {

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"sallyport.dev/control"
 	"sallyport.dev/control/audit"
@@ -58,11 +59,18 @@ func (s *Store) SetState(ctx context.Context, name string, state control.Connect
 	})
 }
 
-const credentialColumns = `org, connection, subject, version, state, account, expires_at, modified_at, fingerprint`
+const credentialColumns = `org, connection, subject, version, state, account, expires_at, modified_at, fingerprint, kind, name, issuer, scopes, wanted, renewable,
+issued_at, account_at`
 
 func scanCredential(r row, more ...any) (*control.Credential, error) {
 	c := &control.Credential{}
-	return c, r.scan(append([]any{&c.Org, &c.Connection, &c.Subject, &c.Version, &c.State, &c.Account, &c.ExpiresAt, &c.ModifiedAt, &c.KeyFingerprint}, more...)...)
+	var scopes, wanted string
+	err := r.scan(append([]any{
+		&c.Org, &c.Connection, &c.Subject, &c.Version, &c.State, &c.Account, &c.ExpiresAt, &c.ModifiedAt, &c.KeyFingerprint, &c.Kind, &c.Name, &c.Issuer,
+		&scopes, &wanted, &c.Renewable, &c.IssuedAt, &c.AccountAt,
+	}, more...)...)
+	c.Scopes, c.Wanted = strings.Fields(scopes), strings.Fields(wanted)
+	return c, err
 }
 
 // Credential returns the newest version, sealed bytes included.
@@ -117,10 +125,25 @@ func (s *Store) PutCredential(ctx context.Context, c *control.Credential, by con
 		if c.Version != last+1 {
 			return errs.Newf(errs.Conflict, "the credential of %q is at version %d, so the next is %d; seal it again for that version", c.Connection, last, last+1)
 		}
+		next := *c
+		next.IssuedAt = t.now
+		if last > 0 {
+			var account string
+			if _, err := t.row("SELECT account, account_at FROM credentials WHERE connection = ? AND subject = ? AND version = ?",
+				[]any{c.Connection, c.Subject, last}, &account, &next.AccountAt); err != nil {
+				return err
+			}
+			if account != c.Account {
+				next.AccountAt = next.IssuedAt
+			}
+		}
 		if _, err := t.exec("UPDATE credentials SET sealed = NULL WHERE connection = ? AND subject = ?", c.Connection, c.Subject); err != nil {
 			return err
 		}
-		if err := t.insertCredential(c); err != nil {
+		if err := t.insertCredential(&next); err != nil {
+			return err
+		}
+		if _, err := t.exec("DELETE FROM renewals WHERE connection = ? AND subject = ?", c.Connection, c.Subject); err != nil {
 			return err
 		}
 		t.record(audit.KindCredential, c.Connection+"/"+c.Subject, string(state), "put", string(c.State), string(by), fmt.Sprintf("version %d key %s", c.Version, c.KeyFingerprint))
@@ -130,8 +153,9 @@ func (s *Store) PutCredential(ctx context.Context, c *control.Credential, by con
 }
 
 func (t *tx) insertCredential(c *control.Credential) error {
-	_, err := t.exec(`INSERT INTO credentials (`+credentialColumns+`, sealed, associated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, control.Org, c.Connection,
-		c.Subject, c.Version, string(c.State), c.Account, c.ExpiresAt, t.now, c.KeyFingerprint, []byte(c.Sealed), c.AssociatedData)
+	_, err := t.exec(`INSERT INTO credentials (`+credentialColumns+`, sealed, associated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, control.Org,
+		c.Connection, c.Subject, c.Version, string(c.State), c.Account, c.ExpiresAt, t.now, c.KeyFingerprint, string(c.Kind), c.Name, c.Issuer,
+		strings.Join(c.Scopes, " "), strings.Join(c.Wanted, " "), c.Renewable, c.IssuedAt, c.AccountAt, []byte(c.Sealed), c.AssociatedData)
 	return err
 }
 

@@ -7,6 +7,8 @@ import (
 
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent"
+	wire "sallyport.dev/intent/oauth"
 	"sallyport.dev/worker/upstream"
 )
 
@@ -17,6 +19,9 @@ type probeReport struct {
 	Address         string      `json:"address"`
 	NeedsCredential bool        `json:"needs_credential"`
 	Steps           []probeStep `json:"steps"`
+	// Found is how one signs in, where the server wants a credential and the connection has none yet; NotFound is why that is not known.
+	Found    *wire.Found `json:"found,omitzero"`
+	NotFound string      `json:"not_found,omitzero"`
 }
 
 type probeStep struct {
@@ -27,7 +32,7 @@ type probeStep struct {
 }
 
 // probe tests a connection. It changes nothing upstream; what it says of bytes is answered or not, and nothing rests on it.
-func (x *Executor) probe(target *upstream.Target) func(context.Context, *sallyportv1.Outcome) {
+func (x *Executor) probe(in *intent.Intent, target *upstream.Target) func(context.Context, *sallyportv1.Outcome) {
 	return func(ctx context.Context, o *sallyportv1.Outcome) {
 		r, err := x.cfg.Upstream.Probe(ctx, target)
 		if err != nil {
@@ -40,6 +45,11 @@ func (x *Executor) probe(target *upstream.Target) func(context.Context, *sallypo
 		}
 		for _, s := range r.Steps {
 			p.Steps = append(p.Steps, probeStep{Name: s.Name, OK: s.OK, Detail: s.Message, TookUS: s.Took.Microseconds()})
+		}
+		if p.NeedsCredential && in.AuthType == intent.AuthNone && x.cfg.OAuth != nil {
+			if p.Found, err = x.cfg.OAuth.Look(ctx, in, r.Challenge); err != nil {
+				p.Found, p.NotFound = nil, errs.Message(err)
+			}
 		}
 		output, err := json.Marshal(p)
 		if err != nil {

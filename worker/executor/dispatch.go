@@ -12,6 +12,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/intent"
 	"sallyport.dev/worker/keyring"
+	"sallyport.dev/worker/oauth"
 	"sallyport.dev/worker/upstream"
 )
 
@@ -157,6 +158,12 @@ func (x *Executor) prepare(e *entry, job *sallyportv1.IntentJob) (*task, *sallyp
 	t := &task{x: x, in: in}
 	switch in.Kind {
 	case intent.Call, intent.Probe, intent.Catalog, intent.Poll:
+	case intent.Authorize, intent.Exchange, intent.Refresh, intent.Revoke:
+		if x.cfg.OAuth == nil || in.AuthType != intent.AuthOAuth {
+			return nil, unsent(in.ID, "request", "a sign-in is for a connection of type oauth")
+		}
+		t.ask = x.signIn(in, job)
+		return t, nil
 	default:
 		return nil, unsent(in.ID, "unsupported", "this build of the worker does not know intents of kind "+string(in.Kind))
 	}
@@ -168,7 +175,7 @@ func (x *Executor) prepare(e *entry, job *sallyportv1.IntentJob) (*task, *sallyp
 	t.opened = time.Since(e.arrived)
 	switch in.Kind {
 	case intent.Probe:
-		t.ask = x.probe(target)
+		t.ask = x.probe(in, target)
 	case intent.Catalog:
 		t.ask = x.catalog(target)
 	default:
@@ -226,6 +233,12 @@ func credentialOf(in *intent.Intent, secret keyring.Secret) (upstream.Credential
 		return upstream.Header(in.AuthHeader, secret.Text())
 	case intent.AuthBearer:
 		return upstream.Bearer(secret.Text())
+	case intent.AuthOAuth:
+		g, err := oauth.ParseGrant(secret.Text())
+		if err != nil {
+			return upstream.Credential{}, err
+		}
+		return upstream.Bearer(g.Access)
 	case intent.AuthSignature:
 		return upstream.SigningKey(secret.Text())
 	default:

@@ -11,6 +11,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/intent"
 	"sallyport.dev/worker/keyring"
+	"sallyport.dev/worker/oauth"
 )
 
 // Defaults and bounds.
@@ -41,7 +42,8 @@ type Config struct {
 	Ring     *intent.Ring // control's keys
 	Keyring  *keyring.Keyring
 	Upstream Upstream
-	Capacity int // intents that run at once; 0: DefaultCapacity
+	OAuth    *oauth.Client // sign-ins; nil: this worker does none
+	Capacity int           // intents that run at once; 0: DefaultCapacity
 	Log      *slog.Logger
 }
 

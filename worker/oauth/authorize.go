@@ -121,7 +121,7 @@ func wanted(f *found, set *wire.Settings, more []string) []string {
 	}
 	slices.Sort(scopes)
 	scopes = slices.Compact(scopes)
-	return slices.DeleteFunc(scopes, func(s string) bool { return !validScope(s) })
+	return slices.DeleteFunc(scopes, func(s string) bool { return !wire.ValidScope(s) })
 }
 
 // digest is S256 (RFC 7636, section 4.2).

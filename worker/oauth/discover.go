@@ -47,17 +47,17 @@ func (s *session) discover(ctx context.Context, set *wire.Settings, challenge st
 	if challenge == "" {
 		challenge = s.ask(ctx)
 	}
-	said := ParseChallenge(challenge)
+	said := wire.ParseChallenge(challenge)
 	meta, err := s.resourceMetadata(ctx, said.ResourceMetadata)
 	if err != nil {
 		return nil, err
 	}
-	out := &found{resource: s.endpoint, scopes: scopesOf(said.Scope)}
+	out := &found{resource: s.endpoint, scopes: wire.Scopes(said.Scope)}
 	issuer := set.Issuer
 	if meta != nil {
 		out.resource = meta.Resource
 		if len(out.scopes) == 0 {
-			out.scopes = scopesOf(strings.Join(meta.Scopes, " "))
+			out.scopes = wire.Scopes(strings.Join(meta.Scopes, " "))
 		}
 		switch {
 		case len(meta.Servers) == 0 && issuer == "":

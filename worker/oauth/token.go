@@ -272,7 +272,7 @@ func (g *Granted) take(a *answer, asked []string, now time.Time) {
 	}
 	g.Grant.Scopes = slices.Clone(asked)
 	if a.Scope != nil {
-		g.Grant.Scopes = scopesOf(*a.Scope)
+		g.Grant.Scopes = wire.Scopes(*a.Scope)
 	}
 	if g.Grant.Scopes == nil {
 		g.Grant.Scopes = []string{}

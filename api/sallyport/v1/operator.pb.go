@@ -3106,13 +3106,16 @@ func (x *TestConnectionRequest) GetYaml() []byte {
 }
 
 type TestReport struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
-	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	Steps         []*TestStep            `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
-	Code          string                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"` // why it was not run at all, such as not_connected: it has no credential yet
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Connection      string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	Ok              bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Steps           []*TestStep            `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
+	Code            string                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`                                               // why it was not run at all, such as not_connected: it has no credential yet
+	NeedsCredential bool                   `protobuf:"varint,5,opt,name=needs_credential,json=needsCredential,proto3" json:"needs_credential,omitempty"` // the server refused for want of one
+	Found           *SignInFound           `protobuf:"bytes,6,opt,name=found,proto3" json:"found,omitempty"`                                             // how one signs in, where the server wants a credential and the connection has none
+	NotFound        string                 `protobuf:"bytes,7,opt,name=not_found,json=notFound,proto3" json:"not_found,omitempty"`                       // why that is not known
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TestReport) Reset() {
@@ -3173,6 +3176,95 @@ func (x *TestReport) GetCode() string {
 	return ""
 }
 
+func (x *TestReport) GetNeedsCredential() bool {
+	if x != nil {
+		return x.NeedsCredential
+	}
+	return false
+}
+
+func (x *TestReport) GetFound() *SignInFound {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *TestReport) GetNotFound() string {
+	if x != nil {
+		return x.NotFound
+	}
+	return ""
+}
+
+type SignInFound struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issuer        string                 `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Resource      string                 `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
+	Scopes        []string               `protobuf:"bytes,3,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	Registration  []string               `protobuf:"bytes,4,rep,name=registration,proto3" json:"registration,omitempty"` // what its server can do: metadata_document | dynamic
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignInFound) Reset() {
+	*x = SignInFound{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignInFound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignInFound) ProtoMessage() {}
+
+func (x *SignInFound) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignInFound.ProtoReflect.Descriptor instead.
+func (*SignInFound) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *SignInFound) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *SignInFound) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *SignInFound) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *SignInFound) GetRegistration() []string {
+	if x != nil {
+		return x.Registration
+	}
+	return nil
+}
+
 type TestStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // resolve | address | connect | tls | authenticate | protocol | tools
@@ -3185,7 +3277,7 @@ type TestStep struct {
 
 func (x *TestStep) Reset() {
 	*x = TestStep{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3289,7 @@ func (x *TestStep) String() string {
 func (*TestStep) ProtoMessage() {}
 
 func (x *TestStep) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[42]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3302,7 @@ func (x *TestStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestStep.ProtoReflect.Descriptor instead.
 func (*TestStep) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TestStep) GetName() string {
@@ -3250,7 +3342,7 @@ type TestConnectionResponse struct {
 
 func (x *TestConnectionResponse) Reset() {
 	*x = TestConnectionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3354,7 @@ func (x *TestConnectionResponse) String() string {
 func (*TestConnectionResponse) ProtoMessage() {}
 
 func (x *TestConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[43]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3367,7 @@ func (x *TestConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestConnectionResponse.ProtoReflect.Descriptor instead.
 func (*TestConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TestConnectionResponse) GetReport() *TestReport {
@@ -3295,7 +3387,7 @@ type EnableConnectionRequest struct {
 
 func (x *EnableConnectionRequest) Reset() {
 	*x = EnableConnectionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3307,7 +3399,7 @@ func (x *EnableConnectionRequest) String() string {
 func (*EnableConnectionRequest) ProtoMessage() {}
 
 func (x *EnableConnectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[44]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3320,7 +3412,7 @@ func (x *EnableConnectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableConnectionRequest.ProtoReflect.Descriptor instead.
 func (*EnableConnectionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EnableConnectionRequest) GetConnection() string {
@@ -3347,7 +3439,7 @@ type EnableConnectionResponse struct {
 
 func (x *EnableConnectionResponse) Reset() {
 	*x = EnableConnectionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3359,7 +3451,7 @@ func (x *EnableConnectionResponse) String() string {
 func (*EnableConnectionResponse) ProtoMessage() {}
 
 func (x *EnableConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[45]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3372,7 +3464,7 @@ func (x *EnableConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableConnectionResponse.ProtoReflect.Descriptor instead.
 func (*EnableConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EnableConnectionResponse) GetReport() *TestReport {
@@ -3400,7 +3492,7 @@ type PoolKeyRequest struct {
 
 func (x *PoolKeyRequest) Reset() {
 	*x = PoolKeyRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3504,7 @@ func (x *PoolKeyRequest) String() string {
 func (*PoolKeyRequest) ProtoMessage() {}
 
 func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[46]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3425,7 +3517,7 @@ func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyRequest.ProtoReflect.Descriptor instead.
 func (*PoolKeyRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PoolKeyRequest) GetPool() string {
@@ -3456,13 +3548,14 @@ type PoolKeyResponse struct {
 	AssociatedData []byte                 `protobuf:"bytes,3,opt,name=associated_data,json=associatedData,proto3" json:"associated_data,omitempty"` // exactly what to seal under
 	Version        int64                  `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	Pool           string                 `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	ClientId       string                 `protobuf:"bytes,6,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"` // with subject client: whose secret it is
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PoolKeyResponse) Reset() {
 	*x = PoolKeyResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3567,7 @@ func (x *PoolKeyResponse) String() string {
 func (*PoolKeyResponse) ProtoMessage() {}
 
 func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3580,7 @@ func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyResponse.ProtoReflect.Descriptor instead.
 func (*PoolKeyResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PoolKeyResponse) GetPublicKey() []byte {
@@ -3525,6 +3618,13 @@ func (x *PoolKeyResponse) GetPool() string {
 	return ""
 }
 
+func (x *PoolKeyResponse) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
 type PutCredentialRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Connection     string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
@@ -3539,7 +3639,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3651,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3664,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PutCredentialRequest) GetConnection() string {
@@ -3618,7 +3718,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3730,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3743,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PutCredentialResponse) GetVersion() int64 {
@@ -3651,6 +3751,294 @@ func (x *PutCredentialResponse) GetVersion() int64 {
 		return x.Version
 	}
 	return 0
+}
+
+type BeginSignInRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Connection     string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	Subject        string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	RedirectUri    string                 `protobuf:"bytes,3,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
+	AnotherAccount bool                   `protobuf:"varint,4,opt,name=another_account,json=anotherAccount,proto3" json:"another_account,omitempty"`
+	RegisterAgain  bool                   `protobuf:"varint,5,opt,name=register_again,json=registerAgain,proto3" json:"register_again,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *BeginSignInRequest) Reset() {
+	*x = BeginSignInRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginSignInRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginSignInRequest) ProtoMessage() {}
+
+func (x *BeginSignInRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginSignInRequest.ProtoReflect.Descriptor instead.
+func (*BeginSignInRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *BeginSignInRequest) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *BeginSignInRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *BeginSignInRequest) GetRedirectUri() string {
+	if x != nil {
+		return x.RedirectUri
+	}
+	return ""
+}
+
+func (x *BeginSignInRequest) GetAnotherAccount() bool {
+	if x != nil {
+		return x.AnotherAccount
+	}
+	return false
+}
+
+func (x *BeginSignInRequest) GetRegisterAgain() bool {
+	if x != nil {
+		return x.RegisterAgain
+	}
+	return false
+}
+
+type BeginSignInResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // for the person's browser; empty: it is done (client credentials)
+	Issuer        string                 `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	ClientId      string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	Registration  string                 `protobuf:"bytes,4,opt,name=registration,proto3" json:"registration,omitempty"`
+	Scopes        []string               `protobuf:"bytes,5,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	ExpiresMs     int64                  `protobuf:"varint,6,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
+	Done          *CredentialRow         `protobuf:"bytes,7,opt,name=done,proto3" json:"done,omitempty"`
+	Report        *TestReport            `protobuf:"bytes,8,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginSignInResponse) Reset() {
+	*x = BeginSignInResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginSignInResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginSignInResponse) ProtoMessage() {}
+
+func (x *BeginSignInResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginSignInResponse.ProtoReflect.Descriptor instead.
+func (*BeginSignInResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *BeginSignInResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *BeginSignInResponse) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *BeginSignInResponse) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *BeginSignInResponse) GetRegistration() string {
+	if x != nil {
+		return x.Registration
+	}
+	return ""
+}
+
+func (x *BeginSignInResponse) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *BeginSignInResponse) GetExpiresMs() int64 {
+	if x != nil {
+		return x.ExpiresMs
+	}
+	return 0
+}
+
+func (x *BeginSignInResponse) GetDone() *CredentialRow {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
+func (x *BeginSignInResponse) GetReport() *TestReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+type EndSignInRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	Code          string                 `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	Issuer        string                 `protobuf:"bytes,3,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndSignInRequest) Reset() {
+	*x = EndSignInRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSignInRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSignInRequest) ProtoMessage() {}
+
+func (x *EndSignInRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSignInRequest.ProtoReflect.Descriptor instead.
+func (*EndSignInRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *EndSignInRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *EndSignInRequest) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *EndSignInRequest) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+type EndSignInResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Credential    *CredentialRow         `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
+	Report        *TestReport            `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"` // of a connection that was not in service
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndSignInResponse) Reset() {
+	*x = EndSignInResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSignInResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSignInResponse) ProtoMessage() {}
+
+func (x *EndSignInResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSignInResponse.ProtoReflect.Descriptor instead.
+func (*EndSignInResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *EndSignInResponse) GetCredential() *CredentialRow {
+	if x != nil {
+		return x.Credential
+	}
+	return nil
+}
+
+func (x *EndSignInResponse) GetReport() *TestReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
 }
 
 type CredentialRow struct {
@@ -3662,13 +4050,19 @@ type CredentialRow struct {
 	Account       string                 `protobuf:"bytes,5,opt,name=account,proto3" json:"account,omitempty"`
 	ExpiresMs     int64                  `protobuf:"varint,6,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
 	UpdatedMs     int64                  `protobuf:"varint,7,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
+	Kind          string                 `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"` // empty (typed in) | oauth | client
+	Name          string                 `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"` // of the account, for people
+	Issuer        string                 `protobuf:"bytes,10,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Scopes        []string               `protobuf:"bytes,11,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	Wanted        []string               `protobuf:"bytes,12,rep,name=wanted,proto3" json:"wanted,omitempty"` // what the server asked for beyond them
+	Renewable     bool                   `protobuf:"varint,13,opt,name=renewable,proto3" json:"renewable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CredentialRow) Reset() {
 	*x = CredentialRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +4074,7 @@ func (x *CredentialRow) String() string {
 func (*CredentialRow) ProtoMessage() {}
 
 func (x *CredentialRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +4087,7 @@ func (x *CredentialRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRow.ProtoReflect.Descriptor instead.
 func (*CredentialRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CredentialRow) GetConnection() string {
@@ -3745,6 +4139,48 @@ func (x *CredentialRow) GetUpdatedMs() int64 {
 	return 0
 }
 
+func (x *CredentialRow) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *CredentialRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CredentialRow) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *CredentialRow) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *CredentialRow) GetWanted() []string {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+func (x *CredentialRow) GetRenewable() bool {
+	if x != nil {
+		return x.Renewable
+	}
+	return false
+}
+
 type ListCredentialsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3753,7 +4189,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +4201,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +4214,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 type ListCredentialsResponse struct {
@@ -3790,7 +4226,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +4238,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +4251,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*CredentialRow {
@@ -3835,7 +4271,7 @@ type RemoveCredentialRequest struct {
 
 func (x *RemoveCredentialRequest) Reset() {
 	*x = RemoveCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3847,7 +4283,7 @@ func (x *RemoveCredentialRequest) String() string {
 func (*RemoveCredentialRequest) ProtoMessage() {}
 
 func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3860,7 +4296,7 @@ func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RemoveCredentialRequest) GetConnection() string {
@@ -3885,7 +4321,7 @@ type RemoveCredentialResponse struct {
 
 func (x *RemoveCredentialResponse) Reset() {
 	*x = RemoveCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4333,7 @@ func (x *RemoveCredentialResponse) String() string {
 func (*RemoveCredentialResponse) ProtoMessage() {}
 
 func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4346,7 @@ func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 type SessionTicketRequest struct {
@@ -3923,7 +4359,7 @@ type SessionTicketRequest struct {
 
 func (x *SessionTicketRequest) Reset() {
 	*x = SessionTicketRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3935,7 +4371,7 @@ func (x *SessionTicketRequest) String() string {
 func (*SessionTicketRequest) ProtoMessage() {}
 
 func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3948,7 +4384,7 @@ func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketRequest.ProtoReflect.Descriptor instead.
 func (*SessionTicketRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SessionTicketRequest) GetProfile() string {
@@ -3975,7 +4411,7 @@ type SessionTicketResponse struct {
 
 func (x *SessionTicketResponse) Reset() {
 	*x = SessionTicketResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3987,7 +4423,7 @@ func (x *SessionTicketResponse) String() string {
 func (*SessionTicketResponse) ProtoMessage() {}
 
 func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4000,7 +4436,7 @@ func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketResponse.ProtoReflect.Descriptor instead.
 func (*SessionTicketResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SessionTicketResponse) GetTicket() string {
@@ -4033,7 +4469,7 @@ type GiveGrantRequest struct {
 
 func (x *GiveGrantRequest) Reset() {
 	*x = GiveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4045,7 +4481,7 @@ func (x *GiveGrantRequest) String() string {
 func (*GiveGrantRequest) ProtoMessage() {}
 
 func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4058,7 +4494,7 @@ func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantRequest.ProtoReflect.Descriptor instead.
 func (*GiveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GiveGrantRequest) GetName() string {
@@ -4126,7 +4562,7 @@ type GiveGrantResponse struct {
 
 func (x *GiveGrantResponse) Reset() {
 	*x = GiveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4138,7 +4574,7 @@ func (x *GiveGrantResponse) String() string {
 func (*GiveGrantResponse) ProtoMessage() {}
 
 func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4151,7 +4587,7 @@ func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantResponse.ProtoReflect.Descriptor instead.
 func (*GiveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GiveGrantResponse) GetId() string {
@@ -4170,7 +4606,7 @@ type RemoveGrantRequest struct {
 
 func (x *RemoveGrantRequest) Reset() {
 	*x = RemoveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4182,7 +4618,7 @@ func (x *RemoveGrantRequest) String() string {
 func (*RemoveGrantRequest) ProtoMessage() {}
 
 func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4195,7 +4631,7 @@ func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantRequest.ProtoReflect.Descriptor instead.
 func (*RemoveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RemoveGrantRequest) GetId() string {
@@ -4213,7 +4649,7 @@ type RemoveGrantResponse struct {
 
 func (x *RemoveGrantResponse) Reset() {
 	*x = RemoveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4225,7 +4661,7 @@ func (x *RemoveGrantResponse) String() string {
 func (*RemoveGrantResponse) ProtoMessage() {}
 
 func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4238,7 +4674,7 @@ func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantResponse.ProtoReflect.Descriptor instead.
 func (*RemoveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 type GrantRow struct {
@@ -4262,7 +4698,7 @@ type GrantRow struct {
 
 func (x *GrantRow) Reset() {
 	*x = GrantRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4274,7 +4710,7 @@ func (x *GrantRow) String() string {
 func (*GrantRow) ProtoMessage() {}
 
 func (x *GrantRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4287,7 +4723,7 @@ func (x *GrantRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRow.ProtoReflect.Descriptor instead.
 func (*GrantRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GrantRow) GetId() string {
@@ -4390,7 +4826,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4402,7 +4838,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4415,7 +4851,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListGrantsRequest) GetProfile() string {
@@ -4434,7 +4870,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4446,7 +4882,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4459,7 +4895,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*GrantRow {
@@ -4482,7 +4918,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4494,7 +4930,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4507,7 +4943,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ExplainRequest) GetProfile() string {
@@ -4557,7 +4993,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4569,7 +5005,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4582,7 +5018,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ExplainResponse) GetVerdict() string {
@@ -4635,7 +5071,7 @@ type SessionRow struct {
 
 func (x *SessionRow) Reset() {
 	*x = SessionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4647,7 +5083,7 @@ func (x *SessionRow) String() string {
 func (*SessionRow) ProtoMessage() {}
 
 func (x *SessionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4660,7 +5096,7 @@ func (x *SessionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRow.ProtoReflect.Descriptor instead.
 func (*SessionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SessionRow) GetId() string {
@@ -4770,7 +5206,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4782,7 +5218,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4795,7 +5231,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListSessionsRequest) GetAll() bool {
@@ -4814,7 +5250,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4826,7 +5262,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4839,7 +5275,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*SessionRow {
@@ -4859,7 +5295,7 @@ type CloseOwnedSessionRequest struct {
 
 func (x *CloseOwnedSessionRequest) Reset() {
 	*x = CloseOwnedSessionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4871,7 +5307,7 @@ func (x *CloseOwnedSessionRequest) String() string {
 func (*CloseOwnedSessionRequest) ProtoMessage() {}
 
 func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4884,7 +5320,7 @@ func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *CloseOwnedSessionRequest) GetSession() string {
@@ -4909,7 +5345,7 @@ type CloseOwnedSessionResponse struct {
 
 func (x *CloseOwnedSessionResponse) Reset() {
 	*x = CloseOwnedSessionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4921,7 +5357,7 @@ func (x *CloseOwnedSessionResponse) String() string {
 func (*CloseOwnedSessionResponse) ProtoMessage() {}
 
 func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4934,7 +5370,7 @@ func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 type ConnectionRow struct {
@@ -4958,7 +5394,7 @@ type ConnectionRow struct {
 
 func (x *ConnectionRow) Reset() {
 	*x = ConnectionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4970,7 +5406,7 @@ func (x *ConnectionRow) String() string {
 func (*ConnectionRow) ProtoMessage() {}
 
 func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4983,7 +5419,7 @@ func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionRow.ProtoReflect.Descriptor instead.
 func (*ConnectionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ConnectionRow) GetName() string {
@@ -5085,7 +5521,7 @@ type ListConnectionsRequest struct {
 
 func (x *ListConnectionsRequest) Reset() {
 	*x = ListConnectionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5097,7 +5533,7 @@ func (x *ListConnectionsRequest) String() string {
 func (*ListConnectionsRequest) ProtoMessage() {}
 
 func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5110,7 +5546,7 @@ func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 type ListConnectionsResponse struct {
@@ -5122,7 +5558,7 @@ type ListConnectionsResponse struct {
 
 func (x *ListConnectionsResponse) Reset() {
 	*x = ListConnectionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5134,7 +5570,7 @@ func (x *ListConnectionsResponse) String() string {
 func (*ListConnectionsResponse) ProtoMessage() {}
 
 func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5147,7 +5583,7 @@ func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListConnectionsResponse) GetConnections() []*ConnectionRow {
@@ -5172,7 +5608,7 @@ type ProfileRow struct {
 
 func (x *ProfileRow) Reset() {
 	*x = ProfileRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5184,7 +5620,7 @@ func (x *ProfileRow) String() string {
 func (*ProfileRow) ProtoMessage() {}
 
 func (x *ProfileRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5197,7 +5633,7 @@ func (x *ProfileRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRow.ProtoReflect.Descriptor instead.
 func (*ProfileRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ProfileRow) GetName() string {
@@ -5261,7 +5697,7 @@ type ProfileTool struct {
 
 func (x *ProfileTool) Reset() {
 	*x = ProfileTool{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5273,7 +5709,7 @@ func (x *ProfileTool) String() string {
 func (*ProfileTool) ProtoMessage() {}
 
 func (x *ProfileTool) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5286,7 +5722,7 @@ func (x *ProfileTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileTool.ProtoReflect.Descriptor instead.
 func (*ProfileTool) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ProfileTool) GetName() string {
@@ -5325,7 +5761,7 @@ type ListProfilesRequest struct {
 
 func (x *ListProfilesRequest) Reset() {
 	*x = ListProfilesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5337,7 +5773,7 @@ func (x *ListProfilesRequest) String() string {
 func (*ListProfilesRequest) ProtoMessage() {}
 
 func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5350,7 +5786,7 @@ func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesRequest.ProtoReflect.Descriptor instead.
 func (*ListProfilesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 type ListProfilesResponse struct {
@@ -5362,7 +5798,7 @@ type ListProfilesResponse struct {
 
 func (x *ListProfilesResponse) Reset() {
 	*x = ListProfilesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5374,7 +5810,7 @@ func (x *ListProfilesResponse) String() string {
 func (*ListProfilesResponse) ProtoMessage() {}
 
 func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5387,7 +5823,7 @@ func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesResponse.ProtoReflect.Descriptor instead.
 func (*ListProfilesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListProfilesResponse) GetProfiles() []*ProfileRow {
@@ -5417,7 +5853,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5429,7 +5865,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5442,7 +5878,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Machine) GetRole() string {
@@ -5538,7 +5974,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5550,7 +5986,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5563,7 +5999,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListMachinesRequest) GetRole() string {
@@ -5582,7 +6018,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5594,7 +6030,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5607,7 +6043,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*Machine {
@@ -5627,7 +6063,7 @@ type RemoveMachineRequest struct {
 
 func (x *RemoveMachineRequest) Reset() {
 	*x = RemoveMachineRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5639,7 +6075,7 @@ func (x *RemoveMachineRequest) String() string {
 func (*RemoveMachineRequest) ProtoMessage() {}
 
 func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5652,7 +6088,7 @@ func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMachineRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RemoveMachineRequest) GetRole() string {
@@ -5677,7 +6113,7 @@ type RemoveMachineResponse struct {
 
 func (x *RemoveMachineResponse) Reset() {
 	*x = RemoveMachineResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5689,7 +6125,7 @@ func (x *RemoveMachineResponse) String() string {
 func (*RemoveMachineResponse) ProtoMessage() {}
 
 func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5702,7 +6138,7 @@ func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMachineResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 type EnrolRequest struct {
@@ -5716,7 +6152,7 @@ type EnrolRequest struct {
 
 func (x *EnrolRequest) Reset() {
 	*x = EnrolRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5728,7 +6164,7 @@ func (x *EnrolRequest) String() string {
 func (*EnrolRequest) ProtoMessage() {}
 
 func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5741,7 +6177,7 @@ func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolRequest.ProtoReflect.Descriptor instead.
 func (*EnrolRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *EnrolRequest) GetRole() string {
@@ -5775,7 +6211,7 @@ type EnrolResponse struct {
 
 func (x *EnrolResponse) Reset() {
 	*x = EnrolResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5787,7 +6223,7 @@ func (x *EnrolResponse) String() string {
 func (*EnrolResponse) ProtoMessage() {}
 
 func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5800,7 +6236,7 @@ func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolResponse.ProtoReflect.Descriptor instead.
 func (*EnrolResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *EnrolResponse) GetToken() string {
@@ -5828,7 +6264,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5840,7 +6276,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5853,7 +6289,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -5890,7 +6326,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5902,7 +6338,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5915,7 +6351,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *WatchResponse) GetKind() string {
@@ -5962,7 +6398,7 @@ type ExportRequest struct {
 
 func (x *ExportRequest) Reset() {
 	*x = ExportRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5974,7 +6410,7 @@ func (x *ExportRequest) String() string {
 func (*ExportRequest) ProtoMessage() {}
 
 func (x *ExportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5987,7 +6423,7 @@ func (x *ExportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRequest.ProtoReflect.Descriptor instead.
 func (*ExportRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ExportRequest) GetSinceMs() int64 {
@@ -6006,7 +6442,7 @@ type ExportResponse struct {
 
 func (x *ExportResponse) Reset() {
 	*x = ExportResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6018,7 +6454,7 @@ func (x *ExportResponse) String() string {
 func (*ExportResponse) ProtoMessage() {}
 
 func (x *ExportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6031,7 +6467,7 @@ func (x *ExportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportResponse.ProtoReflect.Descriptor instead.
 func (*ExportResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ExportResponse) GetLine() []byte {
@@ -6050,7 +6486,7 @@ type AcceptRestoreRequest struct {
 
 func (x *AcceptRestoreRequest) Reset() {
 	*x = AcceptRestoreRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6062,7 +6498,7 @@ func (x *AcceptRestoreRequest) String() string {
 func (*AcceptRestoreRequest) ProtoMessage() {}
 
 func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6075,7 +6511,7 @@ func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreRequest.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *AcceptRestoreRequest) GetNote() string {
@@ -6094,7 +6530,7 @@ type AcceptRestoreResponse struct {
 
 func (x *AcceptRestoreResponse) Reset() {
 	*x = AcceptRestoreResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6106,7 +6542,7 @@ func (x *AcceptRestoreResponse) String() string {
 func (*AcceptRestoreResponse) ProtoMessage() {}
 
 func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6119,7 +6555,7 @@ func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreResponse.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *AcceptRestoreResponse) GetIncarnation() string {
@@ -6137,7 +6573,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6149,7 +6585,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6162,7 +6598,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{91}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{96}
 }
 
 type BackupResponse struct {
@@ -6175,7 +6611,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6187,7 +6623,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6200,7 +6636,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{92}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *BackupResponse) GetData() []byte {
@@ -6227,7 +6663,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6239,7 +6675,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6252,7 +6688,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{93}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Failure) GetCode() string {
@@ -6544,7 +6980,7 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"connection\x18\x01 \x01(\tR\n" +
 	"connection\x12\x12\n" +
-	"\x04yaml\x18\x02 \x01(\fR\x04yaml\"~\n" +
+	"\x04yaml\x18\x02 \x01(\fR\x04yaml\"\xf7\x01\n" +
 	"\n" +
 	"TestReport\x12\x1e\n" +
 	"\n" +
@@ -6552,7 +6988,15 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"connection\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12,\n" +
 	"\x05steps\x18\x03 \x03(\v2\x16.sallyport.v1.TestStepR\x05steps\x12\x12\n" +
-	"\x04code\x18\x04 \x01(\tR\x04code\"_\n" +
+	"\x04code\x18\x04 \x01(\tR\x04code\x12)\n" +
+	"\x10needs_credential\x18\x05 \x01(\bR\x0fneedsCredential\x12/\n" +
+	"\x05found\x18\x06 \x01(\v2\x19.sallyport.v1.SignInFoundR\x05found\x12\x1b\n" +
+	"\tnot_found\x18\a \x01(\tR\bnotFound\"}\n" +
+	"\vSignInFound\x12\x16\n" +
+	"\x06issuer\x18\x01 \x01(\tR\x06issuer\x12\x1a\n" +
+	"\bresource\x18\x02 \x01(\tR\bresource\x12\x16\n" +
+	"\x06scopes\x18\x03 \x03(\tR\x06scopes\x12\"\n" +
+	"\fregistration\x18\x04 \x03(\tR\fregistration\"_\n" +
 	"\bTestStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x16\n" +
@@ -6573,14 +7017,15 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"connection\x18\x02 \x01(\tR\n" +
 	"connection\x12\x18\n" +
-	"\asubject\x18\x03 \x01(\tR\asubject\"\xa9\x01\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\"\xc6\x01\n" +
 	"\x0fPoolKeyResponse\x12\x1d\n" +
 	"\n" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12'\n" +
 	"\x0fassociated_data\x18\x03 \x01(\fR\x0eassociatedData\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x12\n" +
-	"\x04pool\x18\x05 \x01(\tR\x04pool\"\xca\x01\n" +
+	"\x04pool\x18\x05 \x01(\tR\x04pool\x12\x1b\n" +
+	"\tclient_id\x18\x06 \x01(\tR\bclientId\"\xca\x01\n" +
 	"\x14PutCredentialRequest\x12\x1e\n" +
 	"\n" +
 	"connection\x18\x01 \x01(\tR\n" +
@@ -6592,7 +7037,34 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"expires_ms\x18\x06 \x01(\x03R\texpiresMs\"1\n" +
 	"\x15PutCredentialResponse\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"\xd1\x01\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\xc1\x01\n" +
+	"\x12BeginSignInRequest\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12!\n" +
+	"\fredirect_uri\x18\x03 \x01(\tR\vredirectUri\x12'\n" +
+	"\x0fanother_account\x18\x04 \x01(\bR\x0eanotherAccount\x12%\n" +
+	"\x0eregister_again\x18\x05 \x01(\bR\rregisterAgain\"\xa2\x02\n" +
+	"\x13BeginSignInResponse\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x1b\n" +
+	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\"\n" +
+	"\fregistration\x18\x04 \x01(\tR\fregistration\x12\x16\n" +
+	"\x06scopes\x18\x05 \x03(\tR\x06scopes\x12\x1d\n" +
+	"\n" +
+	"expires_ms\x18\x06 \x01(\x03R\texpiresMs\x12/\n" +
+	"\x04done\x18\a \x01(\v2\x1b.sallyport.v1.CredentialRowR\x04done\x120\n" +
+	"\x06report\x18\b \x01(\v2\x18.sallyport.v1.TestReportR\x06report\"T\n" +
+	"\x10EndSignInRequest\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\tR\x04code\x12\x16\n" +
+	"\x06issuer\x18\x03 \x01(\tR\x06issuer\"\x82\x01\n" +
+	"\x11EndSignInResponse\x12;\n" +
+	"\n" +
+	"credential\x18\x01 \x01(\v2\x1b.sallyport.v1.CredentialRowR\n" +
+	"credential\x120\n" +
+	"\x06report\x18\x02 \x01(\v2\x18.sallyport.v1.TestReportR\x06report\"\xdf\x02\n" +
 	"\rCredentialRow\x12\x1e\n" +
 	"\n" +
 	"connection\x18\x01 \x01(\tR\n" +
@@ -6604,7 +7076,14 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"expires_ms\x18\x06 \x01(\x03R\texpiresMs\x12\x1d\n" +
 	"\n" +
-	"updated_ms\x18\a \x01(\x03R\tupdatedMs\"\x18\n" +
+	"updated_ms\x18\a \x01(\x03R\tupdatedMs\x12\x12\n" +
+	"\x04kind\x18\b \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\t \x01(\tR\x04name\x12\x16\n" +
+	"\x06issuer\x18\n" +
+	" \x01(\tR\x06issuer\x12\x16\n" +
+	"\x06scopes\x18\v \x03(\tR\x06scopes\x12\x16\n" +
+	"\x06wanted\x18\f \x03(\tR\x06wanted\x12\x1c\n" +
+	"\trenewable\x18\r \x01(\bR\trenewable\"\x18\n" +
 	"\x16ListCredentialsRequest\"X\n" +
 	"\x17ListCredentialsResponse\x12=\n" +
 	"\vcredentials\x18\x01 \x03(\v2\x1b.sallyport.v1.CredentialRowR\vcredentials\"S\n" +
@@ -6785,7 +7264,7 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\x1d\n" +
 	"\aFailure\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\tR\x04code2\xce\x17\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code2\xf0\x18\n" +
 	"\bOperator\x12C\n" +
 	"\x06Status\x12\x1b.sallyport.v1.StatusRequest\x1a\x1c.sallyport.v1.StatusResponse\x12=\n" +
 	"\x04Plan\x12\x19.sallyport.v1.PlanRequest\x1a\x1a.sallyport.v1.PlanResponse\x12@\n" +
@@ -6814,7 +7293,9 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x0eTestConnection\x12#.sallyport.v1.TestConnectionRequest\x1a$.sallyport.v1.TestConnectionResponse\x12a\n" +
 	"\x10EnableConnection\x12%.sallyport.v1.EnableConnectionRequest\x1a&.sallyport.v1.EnableConnectionResponse\x12F\n" +
 	"\aPoolKey\x12\x1c.sallyport.v1.PoolKeyRequest\x1a\x1d.sallyport.v1.PoolKeyResponse\x12X\n" +
-	"\rPutCredential\x12\".sallyport.v1.PutCredentialRequest\x1a#.sallyport.v1.PutCredentialResponse\x12^\n" +
+	"\rPutCredential\x12\".sallyport.v1.PutCredentialRequest\x1a#.sallyport.v1.PutCredentialResponse\x12R\n" +
+	"\vBeginSignIn\x12 .sallyport.v1.BeginSignInRequest\x1a!.sallyport.v1.BeginSignInResponse\x12L\n" +
+	"\tEndSignIn\x12\x1e.sallyport.v1.EndSignInRequest\x1a\x1f.sallyport.v1.EndSignInResponse\x12^\n" +
 	"\x0fListCredentials\x12$.sallyport.v1.ListCredentialsRequest\x1a%.sallyport.v1.ListCredentialsResponse\x12a\n" +
 	"\x10RemoveCredential\x12%.sallyport.v1.RemoveCredentialRequest\x1a&.sallyport.v1.RemoveCredentialResponse\x12X\n" +
 	"\rSessionTicket\x12\".sallyport.v1.SessionTicketRequest\x1a#.sallyport.v1.SessionTicketResponse\x12L\n" +
@@ -6838,7 +7319,7 @@ func file_sallyport_v1_operator_proto_rawDescGZIP() []byte {
 	return file_sallyport_v1_operator_proto_rawDescData
 }
 
-var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
+var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),             // 0: sallyport.v1.StatusRequest
 	(*StatusResponse)(nil),            // 1: sallyport.v1.StatusResponse
@@ -6882,61 +7363,66 @@ var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*ReviewedTool)(nil),              // 39: sallyport.v1.ReviewedTool
 	(*TestConnectionRequest)(nil),     // 40: sallyport.v1.TestConnectionRequest
 	(*TestReport)(nil),                // 41: sallyport.v1.TestReport
-	(*TestStep)(nil),                  // 42: sallyport.v1.TestStep
-	(*TestConnectionResponse)(nil),    // 43: sallyport.v1.TestConnectionResponse
-	(*EnableConnectionRequest)(nil),   // 44: sallyport.v1.EnableConnectionRequest
-	(*EnableConnectionResponse)(nil),  // 45: sallyport.v1.EnableConnectionResponse
-	(*PoolKeyRequest)(nil),            // 46: sallyport.v1.PoolKeyRequest
-	(*PoolKeyResponse)(nil),           // 47: sallyport.v1.PoolKeyResponse
-	(*PutCredentialRequest)(nil),      // 48: sallyport.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 49: sallyport.v1.PutCredentialResponse
-	(*CredentialRow)(nil),             // 50: sallyport.v1.CredentialRow
-	(*ListCredentialsRequest)(nil),    // 51: sallyport.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 52: sallyport.v1.ListCredentialsResponse
-	(*RemoveCredentialRequest)(nil),   // 53: sallyport.v1.RemoveCredentialRequest
-	(*RemoveCredentialResponse)(nil),  // 54: sallyport.v1.RemoveCredentialResponse
-	(*SessionTicketRequest)(nil),      // 55: sallyport.v1.SessionTicketRequest
-	(*SessionTicketResponse)(nil),     // 56: sallyport.v1.SessionTicketResponse
-	(*GiveGrantRequest)(nil),          // 57: sallyport.v1.GiveGrantRequest
-	(*GiveGrantResponse)(nil),         // 58: sallyport.v1.GiveGrantResponse
-	(*RemoveGrantRequest)(nil),        // 59: sallyport.v1.RemoveGrantRequest
-	(*RemoveGrantResponse)(nil),       // 60: sallyport.v1.RemoveGrantResponse
-	(*GrantRow)(nil),                  // 61: sallyport.v1.GrantRow
-	(*ListGrantsRequest)(nil),         // 62: sallyport.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 63: sallyport.v1.ListGrantsResponse
-	(*ExplainRequest)(nil),            // 64: sallyport.v1.ExplainRequest
-	(*ExplainResponse)(nil),           // 65: sallyport.v1.ExplainResponse
-	(*SessionRow)(nil),                // 66: sallyport.v1.SessionRow
-	(*ListSessionsRequest)(nil),       // 67: sallyport.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),      // 68: sallyport.v1.ListSessionsResponse
-	(*CloseOwnedSessionRequest)(nil),  // 69: sallyport.v1.CloseOwnedSessionRequest
-	(*CloseOwnedSessionResponse)(nil), // 70: sallyport.v1.CloseOwnedSessionResponse
-	(*ConnectionRow)(nil),             // 71: sallyport.v1.ConnectionRow
-	(*ListConnectionsRequest)(nil),    // 72: sallyport.v1.ListConnectionsRequest
-	(*ListConnectionsResponse)(nil),   // 73: sallyport.v1.ListConnectionsResponse
-	(*ProfileRow)(nil),                // 74: sallyport.v1.ProfileRow
-	(*ProfileTool)(nil),               // 75: sallyport.v1.ProfileTool
-	(*ListProfilesRequest)(nil),       // 76: sallyport.v1.ListProfilesRequest
-	(*ListProfilesResponse)(nil),      // 77: sallyport.v1.ListProfilesResponse
-	(*Machine)(nil),                   // 78: sallyport.v1.Machine
-	(*ListMachinesRequest)(nil),       // 79: sallyport.v1.ListMachinesRequest
-	(*ListMachinesResponse)(nil),      // 80: sallyport.v1.ListMachinesResponse
-	(*RemoveMachineRequest)(nil),      // 81: sallyport.v1.RemoveMachineRequest
-	(*RemoveMachineResponse)(nil),     // 82: sallyport.v1.RemoveMachineResponse
-	(*EnrolRequest)(nil),              // 83: sallyport.v1.EnrolRequest
-	(*EnrolResponse)(nil),             // 84: sallyport.v1.EnrolResponse
-	(*WatchRequest)(nil),              // 85: sallyport.v1.WatchRequest
-	(*WatchResponse)(nil),             // 86: sallyport.v1.WatchResponse
-	(*ExportRequest)(nil),             // 87: sallyport.v1.ExportRequest
-	(*ExportResponse)(nil),            // 88: sallyport.v1.ExportResponse
-	(*AcceptRestoreRequest)(nil),      // 89: sallyport.v1.AcceptRestoreRequest
-	(*AcceptRestoreResponse)(nil),     // 90: sallyport.v1.AcceptRestoreResponse
-	(*BackupRequest)(nil),             // 91: sallyport.v1.BackupRequest
-	(*BackupResponse)(nil),            // 92: sallyport.v1.BackupResponse
-	(*Failure)(nil),                   // 93: sallyport.v1.Failure
+	(*SignInFound)(nil),               // 42: sallyport.v1.SignInFound
+	(*TestStep)(nil),                  // 43: sallyport.v1.TestStep
+	(*TestConnectionResponse)(nil),    // 44: sallyport.v1.TestConnectionResponse
+	(*EnableConnectionRequest)(nil),   // 45: sallyport.v1.EnableConnectionRequest
+	(*EnableConnectionResponse)(nil),  // 46: sallyport.v1.EnableConnectionResponse
+	(*PoolKeyRequest)(nil),            // 47: sallyport.v1.PoolKeyRequest
+	(*PoolKeyResponse)(nil),           // 48: sallyport.v1.PoolKeyResponse
+	(*PutCredentialRequest)(nil),      // 49: sallyport.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 50: sallyport.v1.PutCredentialResponse
+	(*BeginSignInRequest)(nil),        // 51: sallyport.v1.BeginSignInRequest
+	(*BeginSignInResponse)(nil),       // 52: sallyport.v1.BeginSignInResponse
+	(*EndSignInRequest)(nil),          // 53: sallyport.v1.EndSignInRequest
+	(*EndSignInResponse)(nil),         // 54: sallyport.v1.EndSignInResponse
+	(*CredentialRow)(nil),             // 55: sallyport.v1.CredentialRow
+	(*ListCredentialsRequest)(nil),    // 56: sallyport.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 57: sallyport.v1.ListCredentialsResponse
+	(*RemoveCredentialRequest)(nil),   // 58: sallyport.v1.RemoveCredentialRequest
+	(*RemoveCredentialResponse)(nil),  // 59: sallyport.v1.RemoveCredentialResponse
+	(*SessionTicketRequest)(nil),      // 60: sallyport.v1.SessionTicketRequest
+	(*SessionTicketResponse)(nil),     // 61: sallyport.v1.SessionTicketResponse
+	(*GiveGrantRequest)(nil),          // 62: sallyport.v1.GiveGrantRequest
+	(*GiveGrantResponse)(nil),         // 63: sallyport.v1.GiveGrantResponse
+	(*RemoveGrantRequest)(nil),        // 64: sallyport.v1.RemoveGrantRequest
+	(*RemoveGrantResponse)(nil),       // 65: sallyport.v1.RemoveGrantResponse
+	(*GrantRow)(nil),                  // 66: sallyport.v1.GrantRow
+	(*ListGrantsRequest)(nil),         // 67: sallyport.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 68: sallyport.v1.ListGrantsResponse
+	(*ExplainRequest)(nil),            // 69: sallyport.v1.ExplainRequest
+	(*ExplainResponse)(nil),           // 70: sallyport.v1.ExplainResponse
+	(*SessionRow)(nil),                // 71: sallyport.v1.SessionRow
+	(*ListSessionsRequest)(nil),       // 72: sallyport.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 73: sallyport.v1.ListSessionsResponse
+	(*CloseOwnedSessionRequest)(nil),  // 74: sallyport.v1.CloseOwnedSessionRequest
+	(*CloseOwnedSessionResponse)(nil), // 75: sallyport.v1.CloseOwnedSessionResponse
+	(*ConnectionRow)(nil),             // 76: sallyport.v1.ConnectionRow
+	(*ListConnectionsRequest)(nil),    // 77: sallyport.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),   // 78: sallyport.v1.ListConnectionsResponse
+	(*ProfileRow)(nil),                // 79: sallyport.v1.ProfileRow
+	(*ProfileTool)(nil),               // 80: sallyport.v1.ProfileTool
+	(*ListProfilesRequest)(nil),       // 81: sallyport.v1.ListProfilesRequest
+	(*ListProfilesResponse)(nil),      // 82: sallyport.v1.ListProfilesResponse
+	(*Machine)(nil),                   // 83: sallyport.v1.Machine
+	(*ListMachinesRequest)(nil),       // 84: sallyport.v1.ListMachinesRequest
+	(*ListMachinesResponse)(nil),      // 85: sallyport.v1.ListMachinesResponse
+	(*RemoveMachineRequest)(nil),      // 86: sallyport.v1.RemoveMachineRequest
+	(*RemoveMachineResponse)(nil),     // 87: sallyport.v1.RemoveMachineResponse
+	(*EnrolRequest)(nil),              // 88: sallyport.v1.EnrolRequest
+	(*EnrolResponse)(nil),             // 89: sallyport.v1.EnrolResponse
+	(*WatchRequest)(nil),              // 90: sallyport.v1.WatchRequest
+	(*WatchResponse)(nil),             // 91: sallyport.v1.WatchResponse
+	(*ExportRequest)(nil),             // 92: sallyport.v1.ExportRequest
+	(*ExportResponse)(nil),            // 93: sallyport.v1.ExportResponse
+	(*AcceptRestoreRequest)(nil),      // 94: sallyport.v1.AcceptRestoreRequest
+	(*AcceptRestoreResponse)(nil),     // 95: sallyport.v1.AcceptRestoreResponse
+	(*BackupRequest)(nil),             // 96: sallyport.v1.BackupRequest
+	(*BackupResponse)(nil),            // 97: sallyport.v1.BackupResponse
+	(*Failure)(nil),                   // 98: sallyport.v1.Failure
 }
 var file_sallyport_v1_operator_proto_depIdxs = []int32{
-	78, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
+	83, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
 	3,  // 1: sallyport.v1.PlanRequest.files:type_name -> sallyport.v1.ConfigFile
 	5,  // 2: sallyport.v1.PlanResponse.changes:type_name -> sallyport.v1.PlanChange
 	2,  // 3: sallyport.v1.PlanResponse.problems:type_name -> sallyport.v1.Problem
@@ -6959,95 +7445,104 @@ var file_sallyport_v1_operator_proto_depIdxs = []int32{
 	31, // 20: sallyport.v1.ListSwitchesResponse.switches:type_name -> sallyport.v1.SwitchRow
 	36, // 21: sallyport.v1.PullCatalogResponse.proposed:type_name -> sallyport.v1.ProposedTool
 	39, // 22: sallyport.v1.ShowCatalogResponse.tools:type_name -> sallyport.v1.ReviewedTool
-	42, // 23: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
-	41, // 24: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	41, // 25: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	50, // 26: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
-	61, // 27: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
-	66, // 28: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
-	71, // 29: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
-	75, // 30: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
-	74, // 31: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
-	78, // 32: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
-	0,  // 33: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
-	4,  // 34: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
-	7,  // 35: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
-	10, // 36: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
-	12, // 37: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
-	15, // 38: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
-	18, // 39: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
-	20, // 40: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
-	67, // 41: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
-	69, // 42: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
-	72, // 43: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
-	76, // 44: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
-	62, // 45: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
-	79, // 46: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
-	81, // 47: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
-	32, // 48: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
-	85, // 49: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
-	22, // 50: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
-	25, // 51: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
-	27, // 52: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
-	29, // 53: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
-	34, // 54: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
-	37, // 55: sallyport.v1.Operator.ShowCatalog:input_type -> sallyport.v1.ShowCatalogRequest
-	40, // 56: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
-	44, // 57: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
-	46, // 58: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
-	48, // 59: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
-	51, // 60: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
-	53, // 61: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
-	55, // 62: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
-	57, // 63: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
-	59, // 64: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
-	64, // 65: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
-	83, // 66: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
-	87, // 67: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
-	89, // 68: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
-	91, // 69: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
-	1,  // 70: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
-	6,  // 71: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
-	8,  // 72: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
-	11, // 73: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
-	14, // 74: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
-	16, // 75: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
-	19, // 76: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
-	21, // 77: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
-	68, // 78: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
-	70, // 79: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
-	73, // 80: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
-	77, // 81: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
-	63, // 82: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
-	80, // 83: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
-	82, // 84: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
-	33, // 85: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
-	86, // 86: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
-	24, // 87: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
-	26, // 88: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
-	28, // 89: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
-	30, // 90: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
-	35, // 91: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
-	38, // 92: sallyport.v1.Operator.ShowCatalog:output_type -> sallyport.v1.ShowCatalogResponse
-	43, // 93: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
-	45, // 94: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
-	47, // 95: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
-	49, // 96: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
-	52, // 97: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
-	54, // 98: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
-	56, // 99: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
-	58, // 100: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
-	60, // 101: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
-	65, // 102: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
-	84, // 103: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
-	88, // 104: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
-	90, // 105: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
-	92, // 106: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
-	70, // [70:107] is the sub-list for method output_type
-	33, // [33:70] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	43, // 23: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
+	42, // 24: sallyport.v1.TestReport.found:type_name -> sallyport.v1.SignInFound
+	41, // 25: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	41, // 26: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	55, // 27: sallyport.v1.BeginSignInResponse.done:type_name -> sallyport.v1.CredentialRow
+	41, // 28: sallyport.v1.BeginSignInResponse.report:type_name -> sallyport.v1.TestReport
+	55, // 29: sallyport.v1.EndSignInResponse.credential:type_name -> sallyport.v1.CredentialRow
+	41, // 30: sallyport.v1.EndSignInResponse.report:type_name -> sallyport.v1.TestReport
+	55, // 31: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
+	66, // 32: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
+	71, // 33: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
+	76, // 34: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
+	80, // 35: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
+	79, // 36: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
+	83, // 37: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
+	0,  // 38: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
+	4,  // 39: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
+	7,  // 40: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
+	10, // 41: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
+	12, // 42: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
+	15, // 43: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
+	18, // 44: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
+	20, // 45: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
+	72, // 46: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
+	74, // 47: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
+	77, // 48: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
+	81, // 49: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
+	67, // 50: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
+	84, // 51: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
+	86, // 52: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
+	32, // 53: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
+	90, // 54: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
+	22, // 55: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
+	25, // 56: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
+	27, // 57: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
+	29, // 58: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
+	34, // 59: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
+	37, // 60: sallyport.v1.Operator.ShowCatalog:input_type -> sallyport.v1.ShowCatalogRequest
+	40, // 61: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
+	45, // 62: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
+	47, // 63: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
+	49, // 64: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
+	51, // 65: sallyport.v1.Operator.BeginSignIn:input_type -> sallyport.v1.BeginSignInRequest
+	53, // 66: sallyport.v1.Operator.EndSignIn:input_type -> sallyport.v1.EndSignInRequest
+	56, // 67: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
+	58, // 68: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
+	60, // 69: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
+	62, // 70: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
+	64, // 71: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
+	69, // 72: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
+	88, // 73: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
+	92, // 74: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
+	94, // 75: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
+	96, // 76: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
+	1,  // 77: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
+	6,  // 78: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
+	8,  // 79: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
+	11, // 80: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
+	14, // 81: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
+	16, // 82: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
+	19, // 83: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
+	21, // 84: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
+	73, // 85: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
+	75, // 86: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
+	78, // 87: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
+	82, // 88: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
+	68, // 89: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
+	85, // 90: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
+	87, // 91: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
+	33, // 92: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
+	91, // 93: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
+	24, // 94: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
+	26, // 95: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
+	28, // 96: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
+	30, // 97: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
+	35, // 98: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
+	38, // 99: sallyport.v1.Operator.ShowCatalog:output_type -> sallyport.v1.ShowCatalogResponse
+	44, // 100: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
+	46, // 101: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
+	48, // 102: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
+	50, // 103: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
+	52, // 104: sallyport.v1.Operator.BeginSignIn:output_type -> sallyport.v1.BeginSignInResponse
+	54, // 105: sallyport.v1.Operator.EndSignIn:output_type -> sallyport.v1.EndSignInResponse
+	57, // 106: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
+	59, // 107: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
+	61, // 108: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
+	63, // 109: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
+	65, // 110: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
+	70, // 111: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
+	89, // 112: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
+	93, // 113: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
+	95, // 114: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
+	97, // 115: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
+	77, // [77:116] is the sub-list for method output_type
+	38, // [38:77] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_operator_proto_init() }
@@ -7061,7 +7556,7 @@ func file_sallyport_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_operator_proto_rawDesc), len(file_sallyport_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   94,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

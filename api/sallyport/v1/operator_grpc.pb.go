@@ -46,6 +46,8 @@ const (
 	Operator_EnableConnection_FullMethodName  = "/sallyport.v1.Operator/EnableConnection"
 	Operator_PoolKey_FullMethodName           = "/sallyport.v1.Operator/PoolKey"
 	Operator_PutCredential_FullMethodName     = "/sallyport.v1.Operator/PutCredential"
+	Operator_BeginSignIn_FullMethodName       = "/sallyport.v1.Operator/BeginSignIn"
+	Operator_EndSignIn_FullMethodName         = "/sallyport.v1.Operator/EndSignIn"
 	Operator_ListCredentials_FullMethodName   = "/sallyport.v1.Operator/ListCredentials"
 	Operator_RemoveCredential_FullMethodName  = "/sallyport.v1.Operator/RemoveCredential"
 	Operator_SessionTicket_FullMethodName     = "/sallyport.v1.Operator/SessionTicket"
@@ -98,6 +100,10 @@ type OperatorClient interface {
 	PoolKey(ctx context.Context, in *PoolKeyRequest, opts ...grpc.CallOption) (*PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(ctx context.Context, in *PutCredentialRequest, opts ...grpc.CallOption) (*PutCredentialResponse, error)
+	// BeginSignIn finds how a connection signs in and answers with the address that the person opens. It ends an earlier one of the same subject.
+	BeginSignIn(ctx context.Context, in *BeginSignInRequest, opts ...grpc.CallOption) (*BeginSignInResponse, error)
+	// EndSignIn takes what the person came back with: once, from who began it. A connection that is untested is tested then.
+	EndSignIn(ctx context.Context, in *EndSignInRequest, opts ...grpc.CallOption) (*EndSignInResponse, error)
 	ListCredentials(ctx context.Context, in *ListCredentialsRequest, opts ...grpc.CallOption) (*ListCredentialsResponse, error)
 	RemoveCredential(ctx context.Context, in *RemoveCredentialRequest, opts ...grpc.CallOption) (*RemoveCredentialResponse, error)
 	SessionTicket(ctx context.Context, in *SessionTicketRequest, opts ...grpc.CallOption) (*SessionTicketResponse, error)
@@ -399,6 +405,26 @@ func (c *operatorClient) PutCredential(ctx context.Context, in *PutCredentialReq
 	return out, nil
 }
 
+func (c *operatorClient) BeginSignIn(ctx context.Context, in *BeginSignInRequest, opts ...grpc.CallOption) (*BeginSignInResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BeginSignInResponse)
+	err := c.cc.Invoke(ctx, Operator_BeginSignIn_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) EndSignIn(ctx context.Context, in *EndSignInRequest, opts ...grpc.CallOption) (*EndSignInResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndSignInResponse)
+	err := c.cc.Invoke(ctx, Operator_EndSignIn_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorClient) ListCredentials(ctx context.Context, in *ListCredentialsRequest, opts ...grpc.CallOption) (*ListCredentialsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListCredentialsResponse)
@@ -557,6 +583,10 @@ type OperatorServer interface {
 	PoolKey(context.Context, *PoolKeyRequest) (*PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(context.Context, *PutCredentialRequest) (*PutCredentialResponse, error)
+	// BeginSignIn finds how a connection signs in and answers with the address that the person opens. It ends an earlier one of the same subject.
+	BeginSignIn(context.Context, *BeginSignInRequest) (*BeginSignInResponse, error)
+	// EndSignIn takes what the person came back with: once, from who began it. A connection that is untested is tested then.
+	EndSignIn(context.Context, *EndSignInRequest) (*EndSignInResponse, error)
 	ListCredentials(context.Context, *ListCredentialsRequest) (*ListCredentialsResponse, error)
 	RemoveCredential(context.Context, *RemoveCredentialRequest) (*RemoveCredentialResponse, error)
 	SessionTicket(context.Context, *SessionTicketRequest) (*SessionTicketResponse, error)
@@ -659,6 +689,12 @@ func (UnimplementedOperatorServer) PoolKey(context.Context, *PoolKeyRequest) (*P
 }
 func (UnimplementedOperatorServer) PutCredential(context.Context, *PutCredentialRequest) (*PutCredentialResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PutCredential not implemented")
+}
+func (UnimplementedOperatorServer) BeginSignIn(context.Context, *BeginSignInRequest) (*BeginSignInResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BeginSignIn not implemented")
+}
+func (UnimplementedOperatorServer) EndSignIn(context.Context, *EndSignInRequest) (*EndSignInResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndSignIn not implemented")
 }
 func (UnimplementedOperatorServer) ListCredentials(context.Context, *ListCredentialsRequest) (*ListCredentialsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListCredentials not implemented")
@@ -1190,6 +1226,42 @@ func _Operator_PutCredential_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_BeginSignIn_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BeginSignInRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).BeginSignIn(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_BeginSignIn_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).BeginSignIn(ctx, req.(*BeginSignInRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_EndSignIn_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndSignInRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).EndSignIn(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_EndSignIn_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).EndSignIn(ctx, req.(*EndSignInRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Operator_ListCredentials_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListCredentialsRequest)
 	if err := dec(in); err != nil {
@@ -1466,6 +1538,14 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PutCredential",
 			Handler:    _Operator_PutCredential_Handler,
+		},
+		{
+			MethodName: "BeginSignIn",
+			Handler:    _Operator_BeginSignIn_Handler,
+		},
+		{
+			MethodName: "EndSignIn",
+			Handler:    _Operator_EndSignIn_Handler,
 		},
 		{
 			MethodName: "ListCredentials",

@@ -78,6 +78,10 @@ const (
 	OperatorPoolKeyProcedure = "/sallyport.v1.Operator/PoolKey"
 	// OperatorPutCredentialProcedure is the procedure name of the Operator's PutCredential RPC.
 	OperatorPutCredentialProcedure = "/sallyport.v1.Operator/PutCredential"
+	// OperatorBeginSignInProcedure is the procedure name of the Operator's BeginSignIn RPC.
+	OperatorBeginSignInProcedure = "/sallyport.v1.Operator/BeginSignIn"
+	// OperatorEndSignInProcedure is the procedure name of the Operator's EndSignIn RPC.
+	OperatorEndSignInProcedure = "/sallyport.v1.Operator/EndSignIn"
 	// OperatorListCredentialsProcedure is the procedure name of the Operator's ListCredentials RPC.
 	OperatorListCredentialsProcedure = "/sallyport.v1.Operator/ListCredentials"
 	// OperatorRemoveCredentialProcedure is the procedure name of the Operator's RemoveCredential RPC.
@@ -290,6 +294,20 @@ var (
 			Procedure:  OperatorPutCredentialProcedure,
 		}
 	})
+	operatorBeginSignInSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("BeginSignIn"),
+			Procedure:  OperatorBeginSignInProcedure,
+		}
+	})
+	operatorEndSignInSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("EndSignIn"),
+			Procedure:  OperatorEndSignInProcedure,
+		}
+	})
 	operatorListCredentialsSpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType: connect.StreamTypeUnary,
@@ -397,6 +415,10 @@ type OperatorClient interface {
 	PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(context.Context, *v1.PutCredentialRequest) (*v1.PutCredentialResponse, error)
+	// BeginSignIn finds how a connection signs in and answers with the address that the person opens. It ends an earlier one of the same subject.
+	BeginSignIn(context.Context, *v1.BeginSignInRequest) (*v1.BeginSignInResponse, error)
+	// EndSignIn takes what the person came back with: once, from who began it. A connection that is untested is tested then.
+	EndSignIn(context.Context, *v1.EndSignInRequest) (*v1.EndSignInResponse, error)
 	ListCredentials(context.Context, *v1.ListCredentialsRequest) (*v1.ListCredentialsResponse, error)
 	RemoveCredential(context.Context, *v1.RemoveCredentialRequest) (*v1.RemoveCredentialResponse, error)
 	SessionTicket(context.Context, *v1.SessionTicketRequest) (*v1.SessionTicketResponse, error)
@@ -512,6 +534,10 @@ type OperatorHandler interface {
 	PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(context.Context, *v1.PutCredentialRequest) (*v1.PutCredentialResponse, error)
+	// BeginSignIn finds how a connection signs in and answers with the address that the person opens. It ends an earlier one of the same subject.
+	BeginSignIn(context.Context, *v1.BeginSignInRequest) (*v1.BeginSignInResponse, error)
+	// EndSignIn takes what the person came back with: once, from who began it. A connection that is untested is tested then.
+	EndSignIn(context.Context, *v1.EndSignInRequest) (*v1.EndSignInResponse, error)
 	ListCredentials(context.Context, *v1.ListCredentialsRequest) (*v1.ListCredentialsResponse, error)
 	RemoveCredential(context.Context, *v1.RemoveCredentialRequest) (*v1.RemoveCredentialResponse, error)
 	SessionTicket(context.Context, *v1.SessionTicketRequest) (*v1.SessionTicketResponse, error)
@@ -557,6 +583,8 @@ func RegisterOperatorHandler(server *connect.Server, svc OperatorHandler) {
 		connect.Method{Spec: operatorEnableConnectionSpec(), Handler: adapter.enableConnection},
 		connect.Method{Spec: operatorPoolKeySpec(), Handler: adapter.poolKey},
 		connect.Method{Spec: operatorPutCredentialSpec(), Handler: adapter.putCredential},
+		connect.Method{Spec: operatorBeginSignInSpec(), Handler: adapter.beginSignIn},
+		connect.Method{Spec: operatorEndSignInSpec(), Handler: adapter.endSignIn},
 		connect.Method{Spec: operatorListCredentialsSpec(), Handler: adapter.listCredentials},
 		connect.Method{Spec: operatorRemoveCredentialSpec(), Handler: adapter.removeCredential},
 		connect.Method{Spec: operatorSessionTicketSpec(), Handler: adapter.sessionTicket},
@@ -724,6 +752,14 @@ func (UnimplementedOperatorHandler) PoolKey(context.Context, *v1.PoolKeyRequest)
 
 func (UnimplementedOperatorHandler) PutCredential(context.Context, *v1.PutCredentialRequest) (*v1.PutCredentialResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.PutCredential is not implemented")
+}
+
+func (UnimplementedOperatorHandler) BeginSignIn(context.Context, *v1.BeginSignInRequest) (*v1.BeginSignInResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.BeginSignIn is not implemented")
+}
+
+func (UnimplementedOperatorHandler) EndSignIn(context.Context, *v1.EndSignInRequest) (*v1.EndSignInResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.EndSignIn is not implemented")
 }
 
 func (UnimplementedOperatorHandler) ListCredentials(context.Context, *v1.ListCredentialsRequest) (*v1.ListCredentialsResponse, error) {
@@ -981,6 +1017,22 @@ func (c *operatorClient) PoolKey(ctx context.Context, req *v1.PoolKeyRequest) (*
 func (c *operatorClient) PutCredential(ctx context.Context, req *v1.PutCredentialRequest) (*v1.PutCredentialResponse, error) {
 	var res v1.PutCredentialResponse
 	if err := c.client.CallUnary(ctx, operatorPutCredentialSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) BeginSignIn(ctx context.Context, req *v1.BeginSignInRequest) (*v1.BeginSignInResponse, error) {
+	var res v1.BeginSignInResponse
+	if err := c.client.CallUnary(ctx, operatorBeginSignInSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) EndSignIn(ctx context.Context, req *v1.EndSignInRequest) (*v1.EndSignInResponse, error) {
+	var res v1.EndSignInResponse
+	if err := c.client.CallUnary(ctx, operatorEndSignInSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -1382,6 +1434,30 @@ func (h operatorHandler) putCredential(ctx context.Context, _ connect.Spec, stre
 		return err
 	}
 	res, err := h.svc.PutCredential(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) beginSignIn(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.BeginSignInRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.BeginSignIn(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) endSignIn(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.EndSignInRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.EndSignIn(ctx, &req)
 	if err != nil {
 		return err
 	}

@@ -87,18 +87,19 @@ func paramValue(s string) (value, rest string, ok bool) {
 	return "", "", false
 }
 
-// scopesOf reads a list of scopes (RFC 6749, section 3.3). Tokens that are none are left out.
-func scopesOf(text string) []string {
+// Scopes reads a list of scopes (RFC 6749, section 3.3). Tokens that are none are left out.
+func Scopes(text string) []string {
 	out := []string{}
 	for s := range strings.FieldsSeq(text) {
-		if validScope(s) && len(out) < 64 {
+		if ValidScope(s) && len(out) < 64 {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-func validScope(s string) bool {
+// ValidScope reports whether s is a scope token (RFC 6749, section 3.3), of at most 256 bytes.
+func ValidScope(s string) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
 			return false
