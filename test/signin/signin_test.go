@@ -37,7 +37,6 @@ type world struct {
 	as    *oauth.Server
 	mcp   *mcpserver.Server
 	short atomic.Bool // the next token lives for a second, as its server says
-	need  atomic.Pointer[string]
 }
 
 func newWorld(t *testing.T) *world {
@@ -120,9 +119,8 @@ func (w *world) browse(address string, in io.Writer, paste bool) {
 }
 
 type credential struct {
-	Version                    int64
-	State, Account, Name, Kind string
-	ExpiresMs                  int64 `json:"expires_ms,string"`
+	Version        int64
+	State, Account string
 }
 
 // credential is the connection's shared one.
@@ -167,11 +165,16 @@ func (w *world) review() {
 	if err := w.r.JSON(w.Context(), &pulled, "catalogs", "pull", "tracker"); err != nil {
 		w.Fatal(err)
 	}
-	data, err := os.ReadFile(w.r.Path("sallyport.yaml"))
-	if err != nil {
-		w.Fatal(err)
-	}
-	reviewed := fmt.Sprintf("%s    catalog: {file: catalogs/tracker.json, digest: %q}\n    tools:\n      echo: {effect: read}\n%s", data, pulled.Digest, profiles)
+	reviewed := fmt.Sprintf(`version: 1
+connections:
+  tracker:
+    url: %s
+    network: {allow: ['127.0.0.0/8'], http: true}
+    auth: {type: oauth}
+    catalog: {file: catalogs/tracker.json, digest: %q}
+    tools:
+      echo: {effect: read}
+`, w.mcp.URL(), pulled.Digest) + profiles
 	if err := os.WriteFile(w.r.Path("sallyport.yaml"), []byte(reviewed), 0o600); err != nil {
 		w.Fatal(err)
 	}
