@@ -170,9 +170,13 @@ func (s *SignIns) End(ctx context.Context, e End) (*control.Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.exchange(ctx, &c, former.Version, row.Account, e.Person, row.Subject, &oauth.Exchange{
+	done, err := s.exchange(ctx, &c, former.Version, row.Account, e.Person, row.Subject, &oauth.Exchange{
 		Settings: settings(&c), Client: cl, State: row.Sealed, Returned: e.State, Code: e.Code, Issuer: e.Issuer,
 	})
+	if err == nil && former.Kind == control.CredentialOAuth && former.Usable() && former.Account != done.Account {
+		_ = s.Revoke(ctx, c, former, cl) // nobody uses it any more; that its server may keep it does no harm here
+	}
+	return done, err
 }
 
 // exchange asks for a token and stores it.

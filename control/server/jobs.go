@@ -46,6 +46,14 @@ func (j *jobs) run(ctx context.Context, kind intent.Kind, c control.Connection, 
 		if c.Auth.Per == "person" {
 			ask.Subject = string(by)
 		}
+		// Without a worker nothing else matters: a person reads that first.
+		withdrawn, err := j.withdrawn(ctx, c.Name, ask.Subject)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := j.s.workers.Pick(c.Pool, withdrawn); err != nil {
+			return nil, err
+		}
 		cred, err := j.s.renewer.Credential(ctx, c.Name, ask.Subject)
 		if err != nil || !cred.Usable() || cred.Expired(j.s.stores.Connections.Now()) {
 			how := "store it with: sallyport credentials set "

@@ -81,19 +81,20 @@ func (w *world) signIn(paste bool, args ...string) (string, error) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	var out bytes.Buffer
+	var out, log bytes.Buffer
 	cmd.Stdout = &out
 	if err := cmd.Start(); err != nil {
 		w.Fatal(err)
 	}
 	lines := bufio.NewScanner(said)
 	for lines.Scan() {
-		out.WriteString(lines.Text() + "\n")
+		log.WriteString(lines.Text() + "\n")
 		if strings.HasPrefix(lines.Text(), "http://") {
 			w.browse(lines.Text(), in, paste)
 		}
 	}
-	return out.String(), cmd.Wait()
+	err = cmd.Wait()
+	return log.String() + out.String(), err
 }
 
 func (w *world) browse(address string, in io.Writer, paste bool) {

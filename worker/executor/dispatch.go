@@ -159,7 +159,10 @@ func (x *Executor) prepare(e *entry, job *sallyportv1.IntentJob) (*task, *sallyp
 	switch in.Kind {
 	case intent.Call, intent.Probe, intent.Catalog, intent.Poll:
 	case intent.Authorize, intent.Exchange, intent.Refresh, intent.Revoke:
-		if x.cfg.OAuth == nil || in.AuthType != intent.AuthOAuth {
+		if x.cfg.OAuth == nil {
+			return nil, unsent(in.ID, "unsupported", "this worker signs in nowhere")
+		}
+		if in.AuthType != intent.AuthOAuth {
 			return nil, unsent(in.ID, "request", "a sign-in is for a connection of type oauth")
 		}
 		t.ask = x.signIn(in, job)
