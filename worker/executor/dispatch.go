@@ -160,7 +160,7 @@ func (x *Executor) prepare(e *entry, job *sallyportv1.IntentJob) (*task, *sallyp
 	case intent.Call, intent.Probe, intent.Catalog, intent.Poll:
 	case intent.Authorize, intent.Exchange, intent.Refresh, intent.Revoke:
 		if x.cfg.OAuth == nil {
-			return nil, unsent(in.ID, "unsupported", "this worker signs in nowhere")
+			return nil, unsent(in.ID, "unsupported", "this worker does no sign-ins, so no intents of kind "+string(in.Kind))
 		}
 		if in.AuthType != intent.AuthOAuth {
 			return nil, unsent(in.ID, "request", "a sign-in is for a connection of type oauth")
