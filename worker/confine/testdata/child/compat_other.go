@@ -2,10 +2,7 @@
 
 package main
 
-import (
-	"os"
-	"syscall"
-)
+import "os"
 
 // compat has no 32-bit door here.
-func compat(string, *os.File) error { return syscall.EPERM }
+func compat(string, *os.File) error { return errAbsent }

@@ -55,8 +55,13 @@ func main() {
 	}
 }
 
+// errAbsent says that this kernel has no such thing.
+var errAbsent = errors.New("absent")
+
 func result(err error) string {
 	switch {
+	case errors.Is(err, errAbsent):
+		return "absent"
 	case err == nil:
 		return "done"
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
