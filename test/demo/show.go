@@ -166,13 +166,18 @@ func (d *show) configure() error {
 		return err
 	}
 	// The connection cannot pass its test before it has its credential: it is applied, and stays out of service.
-	if out, err := d.sallyport("", "apply", "--yes"); err == nil {
+	out, err := d.sallyport("", "apply", "--yes")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(out, "tracker: not in service") {
 		return fmt.Errorf("a connection without its credential passed its test:\n%s", out)
 	}
+
 	if _, err := d.sallyport(secret+"\n", "credentials", "set", "tracker"); err != nil {
 		return err
 	}
-	out, err := d.sallyport("", "--json", "catalogs", "pull", "tracker")
+	out, err = d.sallyport("", "--json", "catalogs", "pull", "tracker")
 	if err != nil {
 		return err
 	}
