@@ -166,7 +166,7 @@ func TestSandboxMasksEnvFiles(t *testing.T) {
 func TestSandboxGit(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil || !strings.HasPrefix(git, "/usr/") {
-		t.Skip("git is not installed")
+		t.Skip("there is no git below /usr, the part of this machine that the sandbox sees")
 	}
 	s := sandboxtest.New(t, "/bin/sh", "-c", "git add -A && git -c user.name=a -c user.email=a@example.org commit -qm agent && git status --porcelain && git log --oneline | wc -l")
 	run := func(args ...string) string {
