@@ -112,6 +112,7 @@ func main() {
 			os.Exit(helper(os.Args[1:]))
 		}
 	}
+	sleepCoarsely(os.Args[1:])
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

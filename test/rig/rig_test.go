@@ -3,7 +3,9 @@ package rig_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -110,6 +112,20 @@ func tooOld(t *testing.T, r *rig.Rig, s *rig.Session) {
 	}
 }
 
+// sleepsCoarsely tells that a part's threads may be woken late (docs/decisions/0016).
+func sleepsCoarsely(t *testing.T, r *rig.Rig, part string) {
+	t.Helper()
+	pid, err := r.PID(part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What it is for a process is what its first thread has; a worker that cannot be looked into cannot be asked.
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", pid))
+	if got := strings.TrimSpace(string(b)); err == nil && got != "1000000" || err != nil && !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%s: %s ns, %v", part, got, err)
+	}
+}
+
 const jobArguments = `{"key":"k","title":"t"}`
 
 // longJob makes a call that the server makes a task of (SEP-2663), and returns once the journal says so. What the call came to follows.
@@ -189,6 +205,9 @@ func testRig(t *testing.T, programs rig.Programs, apart bool) {
 		}
 	}
 	echo("one")
+	for _, part := range []string{rig.Control, rig.Host, rig.Worker} {
+		sleepsCoarsely(t, r, part)
+	}
 	tooOld(t, r, s)
 	const issue = `{"project":"web","title":"one"}`
 	got, err := s.Call(ctx, "new_issue", issue)

@@ -3,7 +3,9 @@ package launch_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -18,11 +20,22 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case launch.Arg:
 			os.Exit(launch.Main())
+		case "__coarse": // a host whose own sleeps are coarse
+			runtime.LockOSThread()
+			must(unix.Prctl(unix.PR_SET_TIMERSLACK, 1_000_000, 0, 0, 0))
+			must(unix.Exec(os.Args[0], []string{os.Args[0], launch.Arg}, nil))
 		case "__never":
 			os.Exit(0)
 		}
 	}
 	goleak.VerifyTestMain(m)
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 func self(t *testing.T) []string {
@@ -37,13 +50,18 @@ func self(t *testing.T) []string {
 // run starts an order and returns what it printed and its exit status.
 func run(t *testing.T, o launch.Order, place func(int) error) (string, int) {
 	t.Helper()
+	return runBy(t, self(t), o, place)
+}
+
+func runBy(t *testing.T, launcher []string, o launch.Order, place func(int) error) (string, int) {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	o.UID, o.GID = -1, -1
-	c, err := launch.Start(context.Background(), self(t), o, launch.Stdio{Out: w, Err: w}, place)
+	c, err := launch.Start(context.Background(), launcher, o, launch.Stdio{Out: w, Err: w}, place)
 	w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +98,16 @@ func TestStart(t *testing.T) {
 }
 
 // A limit is never raised: root may lack the right to.
+// A host's parts let the kernel end their sleeps late; a sandbox's programs do not inherit that.
+func TestStartSleepsExactly(t *testing.T) {
+	coarse := self(t)
+	coarse[1] = "__coarse"
+	out, code := runBy(t, coarse, launch.Order{Path: "/bin/cat", Args: []string{"cat", "/proc/self/timerslack_ns"}}, nil)
+	if code != 0 || out != "50000\n" {
+		t.Errorf("%d %q", code, out)
+	}
+}
+
 func TestStartLowersOnly(t *testing.T) {
 	out, code := run(t, launch.Order{
 		Path: "/bin/sh", Args: []string{"sh", "-c", "ulimit -Hn"}, Limits: []launch.Limit{{Resource: unix.RLIMIT_NOFILE, Value: 1 << 40}},
