@@ -58,6 +58,7 @@ type Runner struct {
 	ready   *queue // sessions that have frames to send
 	held    atomic.Int64
 	batches assemblies
+	callers callers
 
 	mu       sync.RWMutex
 	sessions map[string]*session
@@ -126,6 +127,7 @@ func (r *Runner) Remove(id string) {
 	delete(r.starved, s)
 	r.mu.Unlock()
 	if s != nil {
+		r.callers.forget(s)
 		s.close()
 	}
 }

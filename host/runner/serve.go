@@ -100,9 +100,16 @@ func (w *server) list(s *session) (l hostside.Listing, err error) {
 
 // claim takes what was listed, calls before notes: a call is published before its cancel.
 func (w *server) claim(s *session, l *hostside.Listing) error {
+	waits := false // calls are left in the directory: a cancel of one is left beside it
 	for _, e := range w.calls {
 		if !s.room() {
 			l.More = false // it is woken once there is room
+			waits = true
+			break
+		}
+		if !s.mayCall(time.Now()) {
+			l.More, l.Wait = true, paceWait
+			waits = true
 			break
 		}
 		if err := w.one(s, e, l, s.admit); err != nil {
@@ -110,7 +117,7 @@ func (w *server) claim(s *session, l *hostside.Listing) error {
 		}
 	}
 	for _, e := range w.notes {
-		if e.kind == relay.KindCancel && s.tooEarly(e.id) {
+		if e.kind == relay.KindCancel && (waits && !s.waits(e.id) || s.tooEarly(e.id)) {
 			continue
 		}
 		if err := w.one(s, e, l, s.note); err != nil {

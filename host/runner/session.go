@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	sallyportv1 "sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/relay"
 	"sallyport.dev/relay/hostside"
@@ -45,6 +47,8 @@ type session struct {
 	undelivered int              // calls whose result found no room in in/
 	retry       *time.Timer      // tries them again
 	gate        gate
+
+	pace *rate.Limiter // of its calls beside other sessions
 }
 
 // call is one call in flight.
@@ -110,7 +114,7 @@ func newSession(r *Runner, cfg Session) (*session, error) {
 	s := &session{
 		runner: r, id: cfg.ID, epoch: cfg.Epoch, box: box, tmpfs: cfg.Folder.Tmpfs(), turn: rand.Uint64N(auditSweep), open: cfg.Open,
 		early: make(map[string]bool), ledger: hostside.NewLedger(), calls: make(map[string]*call), local: make(map[string]bool),
-		telling: relay.NewAllowance(refusalBurst, refusalEvery), gate: newGate(),
+		telling: relay.NewAllowance(refusalBurst, refusalEvery), gate: newGate(), pace: newPace(),
 	}
 	if err := s.recover(); err != nil {
 		s.close()

@@ -129,11 +129,12 @@ func (s *Watch) Before(reason Wake) error {
 
 // Listing is what came of one.
 type Listing struct {
-	Useful int  // records that were taken and meant something
-	Wasted int  // records that were taken and meant nothing
-	Junk   int  // entries that were refused before, and skipped
-	More   bool // it stopped before the end
-	Active bool // a call of the session is in flight
+	Useful int           // records that were taken and meant something
+	Wasted int           // records that were taken and meant nothing
+	Junk   int           // entries that were refused before, and skipped
+	More   bool          // it stopped before the end
+	Wait   time.Duration // the next listing is put off so long at least; 0: as the rest says
+	Active bool          // a call of the session is in flight
 }
 
 // After ends a listing. It reports whether the next one may follow at once; where there is more and it may not, the session is woken when it may.
@@ -146,7 +147,7 @@ func (s *Watch) After(l Listing) (again bool) {
 	}
 	s.tokens = min(s.tokens+float64(l.Useful), wakesBurst)
 	s.active = l.Active
-	if pause := time.Duration(l.Junk)*junkPause + time.Duration(l.Wasted)*wastedPause; pause > 0 {
+	if pause := max(l.Wait, time.Duration(l.Junk)*junkPause+time.Duration(l.Wasted)*wastedPause); pause > 0 {
 		s.notYet = now.Add(pause)
 	}
 	next := now.Add(s.pause())
