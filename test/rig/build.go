@@ -11,7 +11,8 @@ import (
 	"sync"
 )
 
-// Programs is a folder with the built programs: sallyport, fixture-mcp, fixture-model, rig-attach, stopper, and those of the guest in linux-ARCH/.
+// Programs is a folder with the built programs: sallyport, fixture-mcp, fixture-model, rig-attach, stopper, hostile-guest, and those of the guest in
+// linux-ARCH/.
 type Programs struct{ Dir string }
 
 // Path is one of them.
@@ -34,6 +35,7 @@ var commands = []struct {
 	{"fixture-model", "./test/fixture/cmd/fixture-model", false},
 	{"rig-attach", "./test/rig/attach", false},
 	{"stopper", "./test/chaos/stopper", false},
+	{"hostile-guest", "./test/hostile/guest", false},
 }
 
 var building sync.Mutex
