@@ -108,6 +108,21 @@ type ConnectionLimits struct {
 	Connect    time.Duration `json:"connect"`    // connect, TLS and initialize, each; default 5 s
 	Concurrent int           `json:"concurrent"` // dispatches at once; default 16
 	Result     int64         `json:"result"`     // bytes of one answer; default 1 MiB
+	Rate       Rate          `json:"rate,omitzero"`
+	Breaker    Breaker       `json:"breaker,omitzero"`
+}
+
+// Rate bounds how often a connection is dispatched to: Calls at once, and as many again in each Per. The zero value bounds nothing.
+type Rate struct {
+	Calls int           `json:"calls"`
+	Per   time.Duration `json:"per"`
+}
+
+// Breaker stops dispatches to a server that is down: after Failures in a row nothing is sent for Pause, then one call goes ahead of the others. The
+// zero value never stops anything.
+type Breaker struct {
+	Failures int           `json:"failures"`
+	Pause    time.Duration `json:"pause"`
 }
 
 // Connection is a named remote MCP server or HTTP callback. A change of origin, path, auth or network makes a new revision that is untested.

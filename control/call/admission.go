@@ -100,6 +100,9 @@ func (d *driver) admission(row *control.Call, dec *decision, policy *control.Pol
 			break // it is admitted, and waits in line for its dispatch
 		}
 		d.slot = dec.connection.Name
+		if _, err := d.takePass(dec.connection); err != nil {
+			break // its dispatch waits, or says why there is none
+		}
 		job, run, err := d.readJob(row, dec, now)
 		if errs.Is(err, errs.Busy) {
 			break

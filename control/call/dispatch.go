@@ -22,6 +22,7 @@ func (d *driver) dispatch(ctx context.Context) {
 		d.idle(ctx, retryPause)
 	}
 	begun := time.Now()
+	var paced time.Time
 	for prepares := 0; !d.stopped; {
 		switch {
 		case d.wantCancel:
@@ -40,6 +41,17 @@ func (d *driver) dispatch(ctx context.Context) {
 		}
 		if !d.takeSlot(ctx, dec.connection) {
 			continue
+		}
+		if wait, err := d.takePass(dec.connection); err != nil {
+			if paced.IsZero() {
+				paced = time.Now()
+			}
+			if errs.Is(err, errs.Busy) && time.Since(paced)+wait < paceTime {
+				d.idle(ctx, wait)
+				continue
+			}
+			d.notPrepared(ctx, err)
+			return
 		}
 		again, err := d.attempt(ctx, dec)
 		if err != nil {
@@ -214,6 +226,7 @@ func (d *driver) prepare(ctx context.Context, run Run, job Job) (again bool, err
 			d.p.cfg.Workers.Acknowledge(run.ID, job.Intent)
 			d.keepUpstream(ctx, m.Upstream)
 			d.credentialRefused(m.Outcome)
+			d.endPass(healthOf(&m.Outcome))
 			return false, prepareError(m.Outcome)
 		case toldRunDown:
 			return false, errs.New(errs.Unreachable, "the worker's link was lost")

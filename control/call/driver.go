@@ -39,6 +39,7 @@ type driver struct {
 	out  attempt
 	with CredentialRef // what the last intent authenticates with; zero without one, and where the dispatch was adopted
 	slot string        // the connection of which it holds a slot
+	pass *pass         // the leave to dispatch to it once
 
 	came     time.Time // its record; zero once its time was told
 	answered time.Time // its outcome came
@@ -92,7 +93,36 @@ func (d *driver) takeSlot(ctx context.Context, c *control.Connection) bool {
 	}
 }
 
+// takePass takes the leave to dispatch to a connection once. Errors: those of [traffic.take], with how long to wait.
+func (d *driver) takePass(c *control.Connection) (wait time.Duration, err error) {
+	if d.pass != nil && d.pass.connection == c.Name {
+		return 0, nil
+	}
+	d.endPass(healthUnknown)
+	d.pass, wait, err = d.p.traffic.take(c, time.Now())
+	return wait, err
+}
+
+// endPass gives the leave back, with what the dispatch says of the server.
+func (d *driver) endPass(says health) {
+	if d.pass == nil {
+		return
+	}
+	var rule control.Breaker
+	if policy := d.p.policy.Load(); policy != nil && policy.Connections[d.pass.connection] != nil {
+		rule = policy.Connections[d.pass.connection].Limits.Breaker
+	}
+	open, changed := d.p.traffic.end(d.pass, rule, says, time.Now())
+	if changed && open {
+		d.p.cfg.Log.Warn("a connection is left alone for a while: its last calls failed", "connection", d.pass.connection, "failures", rule.Failures, "pause", rule.Pause)
+	} else if changed {
+		d.p.cfg.Log.Info("a connection answers again", "connection", d.pass.connection)
+	}
+	d.pass = nil
+}
+
 func (d *driver) freeSlot() {
+	d.endPass(healthUnknown)
 	if d.slot != "" {
 		d.p.slots.release(d.slot, d.l.session)
 		d.slot = ""

@@ -70,6 +70,7 @@ func (d *driver) send(run Run, job Job) {
 	d.out = attempt{intent: job.Intent, run: run.ID, worker: run.Worker, finishBy: d.finishBy()}
 	d.p.reg.expect(job.Intent, attemptOf{l: d.l, run: run.ID, worker: run.Worker})
 	if err := d.p.cfg.Workers.Submit(run.ID, job); err != nil {
+		d.endPass(healthUnknown) // the worker is away, which says nothing of the server
 		d.l.box.put(toldOutcome{run.ID, Outcome{Intent: job.Intent, Transport: journal.TransportNotSent, Failure: journal.FailConnect, Detail: errs.Message(err)}})
 	}
 }

@@ -109,6 +109,7 @@ func (d *driver) settle(ctx context.Context, o Outcome) {
 	d.answered = time.Now()
 	d.keepUpstream(ctx, o.Upstream)
 	d.credentialRefused(o)
+	d.endPass(healthOf(&o))
 	event, set := d.p.judge(d.row, o)
 	d.apply(ctx, event, set, o)
 	if d.stopped {

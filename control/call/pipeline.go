@@ -26,9 +26,10 @@ const (
 	orphanSearch  = 30 * time.Second
 	storeRetry    = 50 * time.Millisecond
 	storeRetryTop = 2 * time.Second
-	busyTime      = 2 * time.Second // a worker that is busy is waited for
-	maxRulings    = 16              // a call is put to the rules again as often as they change under it
-	sessionIdle   = time.Hour       // a session that nobody used is forgotten here; its rows stay
+	busyTime      = 2 * time.Second  // a worker that is busy is waited for
+	paceTime      = 10 * time.Second // a connection whose rate is used up is waited for
+	maxRulings    = 16               // a call is put to the rules again as often as they change under it
+	sessionIdle   = time.Hour        // a session that nobody used is forgotten here; its rows stay
 )
 
 // MaxOpenQuestions is how many questions of one session may be open.
@@ -60,6 +61,7 @@ type Pipeline struct {
 	credentials credentialCache
 	published   publications
 	slots       slots
+	traffic     traffic
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*sessionState

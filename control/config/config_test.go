@@ -83,6 +83,20 @@ func TestReadGood(t *testing.T) {
 	}
 }
 
+func TestReadLimits(t *testing.T) {
+	d, problems := read(t, strings.Replace(good(t), "timeout: 60s", "timeout: 60s, connect: 20s, silence: 4m, rate: {calls: 60, per: 1m}, breaker: {failures: 5}", 1))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	want := control.ConnectionLimits{
+		Timeout: time.Minute, Connect: 20 * time.Second, Silence: 4 * time.Minute, Concurrent: 4, Result: 512 << 10,
+		Rate: control.Rate{Calls: 60, Per: time.Minute}, Breaker: control.Breaker{Failures: 5, Pause: 30 * time.Second},
+	}
+	if got := d.Connections["tracker"].Limits; got != want {
+		t.Errorf("limits: %+v, want %+v", got, want)
+	}
+}
+
 // Each row breaks the good file in one way; want is a part of the message, at a line that holds at.
 func TestReadBad(t *testing.T) {
 	base := good(t)
@@ -120,6 +134,13 @@ func TestReadBad(t *testing.T) {
 		"anchor":                 {"attended: true", "attended: &a true", "attended", "anchors"},
 		"header without name":    {"type: bearer", "type: header", "auth", "stands with type header"},
 		"timeout":                {"timeout: 60s", "timeout: 31m", "timeout", "must be 1s to 30m"},
+		"connect":                {"timeout: 60s", "connect: 31s", "connect", "must be 1s to 30s"},
+		"silence":                {"timeout: 60s", "silence: 31m", "silence", "must be 1s to 30m"},
+		"rate without calls":     {"timeout: 60s", "rate: {calls: 0, per: 1m}", "rate", "must be 1 to 100000"},
+		"rate without per":       {"timeout: 60s", "rate: {calls: 1}", "rate", "must be 1s to 24h"},
+		"breaker":                {"timeout: 60s", "breaker: {failures: 0}", "breaker", "must be 1 to 1000"},
+		"breaker pause":          {"timeout: 60s", "breaker: {failures: 1, pause: 2h}", "breaker", "must be 1s to 1h"},
+		"moved status":           {"    auth:", "    uncertain_statuses: [500]\n    auth:", "500", "only a status that counts as a rejection"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			yaml := strings.Replace(base, c.old, c.new, 1)

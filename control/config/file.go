@@ -64,6 +64,22 @@ type Limits struct {
 	Timeout    Duration `json:"timeout,omitempty" jsonschema_description:"Until a whole answer. Default 120s, at most 30m."`
 	Concurrent int      `json:"concurrent,omitempty" jsonschema_description:"Dispatches at once. Default 16."`
 	Result     Size     `json:"result,omitempty" jsonschema_description:"Bytes of an answer that stand in the result. A longer one, up to 64MiB, comes as files of the sandbox. Default 1MiB, at most 1MiB."`
+	Connect    Duration `json:"connect,omitempty" jsonschema_description:"Until it is connected, and again for TLS and for initialize. Default 5s, at most 30s."`
+	Silence    Duration `json:"silence,omitempty" jsonschema_description:"Without a byte while an answer comes as a stream of events. Default 120s, at most 30m."`
+	Rate       *Rate    `json:"rate,omitempty" jsonschema_description:"How often it is called, over all sessions. Default: as often as agents call."`
+	Breaker    *Breaker `json:"breaker,omitempty" jsonschema_description:"When a server that is down is left alone. Default: never."`
+}
+
+// Rate bounds how often a connection is called.
+type Rate struct {
+	Calls int      `json:"calls" jsonschema:"required" jsonschema_description:"So many at once, and as many again in each per. 1 to 100000."`
+	Per   Duration `json:"per" jsonschema:"required" jsonschema_description:"1s to 24h."`
+}
+
+// Breaker leaves a server that is down alone.
+type Breaker struct {
+	Failures int      `json:"failures" jsonschema:"required" jsonschema_description:"After so many in a row: not reached, no answer in time, or HTTP 408, 429 and 5xx. 1 to 1000."`
+	Pause    Duration `json:"pause,omitempty" jsonschema_description:"Nothing is sent for so long; then one call goes ahead of the others. Default 30s, 1s to 1h."`
 }
 
 // CatalogFile names a reviewed catalog.

@@ -111,9 +111,6 @@ func (r *resolver) connection(name string, c Connection) {
 			Type: r.oneOf(p+".auth.type", c.Auth.Type, "none", "none", "header", "bearer", "oauth", "signature"),
 			Name: c.Auth.Name, Per: r.oneOf(p+".auth.per", c.Auth.Per, "shared", "shared", "person"),
 		},
-		Limits: control.ConnectionLimits{
-			Timeout: 120 * time.Second, Silence: 120 * time.Second, Connect: 5 * time.Second, Concurrent: 16, Result: 1 << 20,
-		},
 	}
 	if out.Pool == "" {
 		out.Pool = "default"
@@ -137,19 +134,7 @@ func (r *resolver) connection(name string, c Connection) {
 		r.problem(p+".auth.type", "signature is for callbacks; an mcp connection uses bearer, header or oauth")
 	}
 	r.oauth(p+".auth", c.Auth, &out.Auth)
-	if c.Limits.Timeout.Set {
-		out.Limits.Timeout = r.duration(p+".limits.timeout", c.Limits.Timeout, time.Second, 30*time.Minute)
-	}
-	if c.Limits.Concurrent < 0 || c.Limits.Concurrent > 1024 {
-		r.problem(p+".limits.concurrent", "must be 1 to 1024")
-	} else if c.Limits.Concurrent > 0 {
-		out.Limits.Concurrent = c.Limits.Concurrent
-	}
-	if c.Limits.Result.Set {
-		if out.Limits.Result = c.Limits.Result.Bytes; out.Limits.Result < 1<<10 || out.Limits.Result > 1<<20 {
-			r.problem(p+".limits.result", "must be 1KiB to 1MiB; a longer answer comes as files of the sandbox")
-		}
-	}
+	r.limits(p+".limits", c.Limits, &out.Limits)
 	for i, s := range c.Moved {
 		if !slices.Contains([]int{400, 401, 403, 404, 405, 406, 413, 415, 422, 429}, s) {
 			r.problem(fmt.Sprintf("%s.uncertain_statuses[%d]", p, i), "only a status that counts as a rejection can be moved: 400 401 403 404 405 406 413 415 422 429")

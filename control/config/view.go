@@ -84,9 +84,7 @@ func viewConnection(c control.Connection) view {
 		v.texts("auth.oauth.scopes", o.Scopes)
 		v.text("auth.oauth.resource", o.Resource)
 	}
-	v.set("limits.timeout", Length(c.Limits.Timeout))
-	v.set("limits.concurrent", strconv.Itoa(c.Limits.Concurrent))
-	v.set("limits.result", Bytes(c.Limits.Result))
+	viewLimits(&v, c.Limits)
 	v.yes("rejections_trusted", c.Trusted)
 	if len(c.Uncertain) > 0 {
 		v.set("uncertain_statuses", strings.ReplaceAll(fmt.Sprint(c.Uncertain), " ", ", "))
@@ -96,6 +94,24 @@ func viewConnection(c control.Connection) view {
 	}
 	v.yes("disabled", c.State == control.ConnectionDisabled)
 	return v
+}
+
+func viewLimits(v *view, l control.ConnectionLimits) {
+	v.set("limits.timeout", Length(l.Timeout))
+	if l.Connect != 5*time.Second {
+		v.set("limits.connect", Length(l.Connect))
+	}
+	if l.Silence != 120*time.Second {
+		v.set("limits.silence", Length(l.Silence))
+	}
+	v.set("limits.concurrent", strconv.Itoa(l.Concurrent))
+	v.set("limits.result", Bytes(l.Result))
+	if l.Rate.Calls > 0 {
+		v.set("limits.rate", fmt.Sprintf("{calls: %d, per: %s}", l.Rate.Calls, Length(l.Rate.Per)))
+	}
+	if l.Breaker.Failures > 0 {
+		v.set("limits.breaker", fmt.Sprintf("{failures: %d, pause: %s}", l.Breaker.Failures, Length(l.Breaker.Pause)))
+	}
 }
 
 func viewCatalog(c control.Catalog) view {
