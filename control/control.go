@@ -112,6 +112,12 @@ type ConnectionLimits struct {
 	Breaker    Breaker       `json:"breaker,omitzero"`
 }
 
+// TLS is what a connection's TLS rests on beside the system's authorities.
+type TLS struct {
+	Authorities string `json:"authorities,omitempty"` // PEM, certificates only; trusted in place of the system's
+	Certificate bool   `json:"certificate,omitempty"` // it shows a certificate of its own, sealed like a credential
+}
+
 // Rate bounds how often a connection is dispatched to: Calls at once, and as many again in each Per. The zero value bounds nothing.
 type Rate struct {
 	Calls int           `json:"calls"`
@@ -135,6 +141,7 @@ type Connection struct {
 	Pool       string           `json:"pool"`
 	Network    Network          `json:"network"`
 	Auth       Auth             `json:"auth"`
+	TLS        TLS              `json:"tls,omitzero"`
 	Limits     ConnectionLimits `json:"limits"`
 	Trusted    bool             `json:"rejections_trusted,omitempty"` // a complete rejection counts as proof that nothing ran
 	Uncertain  []int            `json:"uncertain_statuses,omitempty"` // HTTP statuses moved from rejected to uncertain; never the other way
@@ -364,6 +371,8 @@ const (
 	CredentialTyped  CredentialKind = ""       // somebody sealed it
 	CredentialOAuth  CredentialKind = "oauth"  // a sign-in led to it
 	CredentialClient CredentialKind = "client" // the client's own secret at an authorization server
+	// CredentialCertificate is the certificate and key that a connection shows in TLS.
+	CredentialCertificate CredentialKind = "certificate"
 )
 
 // Renewal is ahead of the expiry by a fifth of the life, at least a minute, and at most half of the life.

@@ -67,6 +67,7 @@ type Beside struct {
 	Meta      []byte // Intent.Meta
 	Tool      []byte // Intent.Schema: the reviewed tool's bytes
 	Upstream  []byte // Intent.Upstream: the sealed upstream session
+	TLS       []byte // Intent.TLS: a [Trust]
 }
 
 // Self is the worker that checks: its run, which is the audience of intents, and its pool.
@@ -91,7 +92,8 @@ func Check(in *Intent, how Authenticity, beside Beside, self Self, now time.Time
 	case in.Audience != self.Run || in.Pool != self.Pool:
 		return Foreign
 	case in.Arguments != Digest(beside.Arguments) || in.Meta != Digest(beside.Meta) ||
-		in.Schema != Digest(beside.Tool) || in.Upstream != Digest(beside.Upstream):
+		in.Schema != Digest(beside.Tool) || in.Upstream != Digest(beside.Upstream) ||
+		in.TLS != Digest(beside.TLS):
 		return Mismatch
 	case now.Add(Leeway).UnixMilli() < in.NotBefore:
 		return Early

@@ -41,6 +41,7 @@ func TestCheck(t *testing.T) {
 		{"other tool", func(i *input) { i.beside.Tool = []byte("other") }, Mismatch},
 		{"meta that nothing binds", func(i *input) { i.beside.Meta = []byte("x") }, Mismatch},
 		{"upstream session that nothing binds", func(i *input) { i.beside.Upstream = []byte("x") }, Mismatch},
+		{"trust that nothing binds", func(i *input) { i.beside.TLS = []byte("x") }, Mismatch},
 		{"early", func(i *input) { i.now = epoch.Add(-Leeway - time.Millisecond) }, Early},
 		{"expired", func(i *input) { i.now = epoch.Add(30*time.Second + time.Millisecond) }, Expired},
 		{"mismatch beats expired", func(i *input) { i.now, i.beside.Arguments = epoch.Add(time.Hour), nil }, Mismatch},

@@ -41,6 +41,7 @@ type Intent struct {
 	Path         string   `json:"path"`
 	Allow        []string `json:"allow"` // private CIDRs of the connection's network
 	PlainHTTP    bool     `json:"plain_http"`
+	TLS          string   `json:"tls"`       // digest of the [Trust] that travels beside it, or ""
 	AuthType     string   `json:"auth_type"` // none | header | bearer | oauth | signature
 	AuthHeader   string   `json:"auth_header"`
 	Subject      string   `json:"subject"` // credential subject, "" without one

@@ -152,7 +152,7 @@ func (in *Intent) validateTarget() error {
 
 func (in *Intent) validateBounds() error {
 	for _, d := range []struct{ name, value string }{
-		{"binding", in.Binding}, {"upstream", in.Upstream}, {"schema", in.Schema}, {"arguments", in.Arguments}, {"meta", in.Meta},
+		{"binding", in.Binding}, {"upstream", in.Upstream}, {"schema", in.Schema}, {"arguments", in.Arguments}, {"meta", in.Meta}, {"tls", in.TLS},
 	} {
 		if d.value != "" && !isDigest(d.value) {
 			return invalid(d.name, "is not a digest")

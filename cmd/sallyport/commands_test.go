@@ -28,6 +28,10 @@ func cmdFixture(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 1 {
 		opts.Auth = mcpserver.Auth{Kind: mcpserver.Bearer, Secret: args[0]}
 	}
+	serveFixture(ts, opts)
+}
+
+func serveFixture(ts *testscript.TestScript, opts mcpserver.Options) {
 	s, err := mcpserver.New(opts)
 	ts.Check(err)
 	w := worldOf(ts)

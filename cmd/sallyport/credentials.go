@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -16,6 +18,7 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control/config"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent"
 	"sallyport.dev/intent/oauth"
 	"sallyport.dev/intent/seal"
 )
@@ -58,6 +61,7 @@ type credentialsSetCmd struct {
 	For        string   `help:"Whose credential it is. Default: yours, or the shared one." placeholder:"PERSON"`
 	File       string   `help:"Read the value from this file instead of standard input." placeholder:"FILE"`
 	Client     bool     `help:"Store the secret of the client itself at its authorization server: a password, or a private key (PEM)."`
+	Cert       bool     `name:"certificate" help:"Store the certificate that the connection shows in TLS, with its private key (PEM, one after the other)."`
 	Key        string   `help:"The pool key's fingerprint, as the worker printed it: pin it here to seal to no other." placeholder:"FINGERPRINT"`
 }
 
@@ -73,11 +77,14 @@ func (c *credentialsSetCmd) Run(ctx context.Context, g *Globals) error {
 	if err != nil {
 		return err
 	}
-	if c.Client {
-		if c.For != "" {
-			return errs.New(errs.Invalid, "a client's secret belongs to no person: leave --for out")
+	if c.Client || c.Cert {
+		if c.For != "" || c.Client && c.Cert {
+			return errs.New(errs.Invalid, "a client's secret and a certificate belong to no person, and are set one at a time: leave the others out")
 		}
 		c.For = oauth.ClientSubject
+		if c.Cert {
+			c.For = intent.CertificateSubject
+		}
 	}
 	key, err := answer(api.PoolKey(ctx, &sallyportv1.PoolKeyRequest{Connection: c.Connection, Subject: c.For}))
 	if err != nil {
@@ -95,12 +102,20 @@ func (c *credentialsSetCmd) Run(ctx context.Context, g *Globals) error {
 		return err
 	}
 	defer clear(value)
+	var expires int64
+	if c.Cert {
+		until, err := certificate(value)
+		if err != nil {
+			return err
+		}
+		expires = until.UnixMilli()
+	}
 	sealed, err := seal.Seal(public, seal.Credential, key.GetAssociatedData(), value)
 	if err != nil {
 		return err
 	}
 	r, err := answer(api.PutCredential(ctx, &sallyportv1.PutCredentialRequest{
-		Connection: c.Connection, Subject: c.For, Version: key.GetVersion(), Sealed: sealed, KeyFingerprint: public.Fingerprint(),
+		Connection: c.Connection, Subject: c.For, Version: key.GetVersion(), Sealed: sealed, KeyFingerprint: public.Fingerprint(), ExpiresMs: expires,
 	}))
 	if err != nil {
 		return err
@@ -161,13 +176,31 @@ func (c *credentialsSetCmd) value(ctx context.Context, g *Globals) ([]byte, erro
 		return nil, errs.Wrap(errs.Invalid, "the value cannot be read", err)
 	}
 	value = bytes.TrimRight(value, "\r\n")
-	if c.Client {
+	switch {
+	case c.Client:
 		return clientSecret(value)
+	case c.Cert:
+		return value, nil
 	}
 	if len(value) == 0 || len(value) > maxSecret || bytes.ContainsAny(value, "\r\n\x00") {
 		return nil, errs.Newf(errs.Invalid, "the value must be one line that is not empty, of at most %s", config.Bytes(maxSecret))
 	}
 	return value, nil
+}
+
+// certificate checks a certificate and its key, and returns how long it is valid.
+func certificate(value []byte) (until time.Time, err error) {
+	pair, err := tls.X509KeyPair(value, value)
+	switch {
+	case err != nil:
+		// Not wrapped: an error of parsing a key may quote it.
+		return until, errs.New(errs.Invalid, "this must be a certificate and the private key that belongs to it, in PEM, one after the other")
+	case len(value) > maxSecret:
+		return until, errs.Newf(errs.Oversize, "a certificate with its key must be at most %s", config.Bytes(maxSecret))
+	case !time.Now().Before(pair.Leaf.NotAfter):
+		return until, errs.Newf(errs.Invalid, "the certificate was valid until %s: store one that still is", pair.Leaf.NotAfter.UTC().Format(time.DateOnly))
+	}
+	return pair.Leaf.NotAfter, nil
 }
 
 // clientSecret is what is sealed for a client: a password, or a private key.

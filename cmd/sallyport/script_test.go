@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 		Condition:          condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "eventually": cmdEventually, "start": cmdStart, "await": cmdAwait, "finish": cmdFinish, "interrupt": cmdInterrupt, "log": cmdLog, "killpart": cmdKillPart, "noprocs": cmdNoProcs,
-			"fixture": cmdFixture, "effects": cmdEffects, "hold": cmdHold, "redescribe": cmdRedescribe, "release": cmdRelease,
+			"fixture": cmdFixture, "mutual": cmdMutual, "effects": cmdEffects, "hold": cmdHold, "redescribe": cmdRedescribe, "release": cmdRelease,
 			"tty": cmdTTY, "type": cmdType, "host": cmdHost, "hello": cmdHello, "record": cmdRecord, "session": cmdSession, "ended": cmdEnded, "call": cmdCall, "result": cmdResult, "ack": cmdAck, "question": cmdQuestion, "callid": cmdCallID, "state": cmdState,
 			"fill": cmdFill, "jsonget": cmdJSONGet, "scrub": cmdScrub, "short": cmdShort, "modeof": cmdMode, "pidof": cmdPidOf, "policy": cmdPolicy, "moved": cmdMoved, "readtoken": cmdReadToken, "tamper": cmdTamper, "taken": cmdTaken, "free": cmdFree, "get": cmdGet, "smalldisk": cmdSmallDisk, "unmount": cmdUnmount, "filldisk": cmdFillDisk,
 		},

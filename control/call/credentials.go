@@ -8,6 +8,7 @@ import (
 
 	"sallyport.dev/control"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent"
 )
 
 // Credentials finds what a dispatch authenticates with.
@@ -53,6 +54,22 @@ func (p *Pipeline) credential(ctx context.Context, policy *control.Policy, conne
 		c.all[key] = got
 	}
 	return got, nil
+}
+
+// trust is what a connection's TLS rests on, for beside an intent. Errors: [errs.Unavailable].
+func (p *Pipeline) trust(policy *control.Policy, c *control.Connection, now time.Time) ([]byte, error) {
+	if !c.TLS.Certificate {
+		return c.Trust(nil, now)
+	}
+	got, err := p.credential(p.life, policy, c.Name, intent.CertificateSubject, now)
+	if err != nil {
+		return nil, err
+	}
+	trust, err := c.Trust(got, now)
+	if errs.Is(err, errs.NotConnected) { // which speaks of the account's credential here
+		err = errs.New(errs.Unavailable, errs.Message(err))
+	}
+	return trust, err
 }
 
 // credentialRefused tells who keeps the credential that a server refused it. The call itself is over: it is never repeated for it.

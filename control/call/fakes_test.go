@@ -33,6 +33,7 @@ type fakeWorkers struct {
 	cutReady bool           // Prepare never gets ready
 	dropGo   bool           // Go is lost on the way
 	meta     map[string][]byte
+	trust    []byte          // what came beside the last intent
 	polls    []intent.Intent // questions about tasks that were released
 	held     map[chan struct{}]bool
 }
@@ -146,7 +147,7 @@ func (w *fakeWorkers) Submit(run string, j call.Job) error {
 	}
 	e := &fakeIntent{in: in, state: "ready"}
 	w.entries[in.ID] = e
-	w.meta[in.ID] = j.Beside.Meta
+	w.meta[in.ID], w.trust = j.Beside.Meta, j.Beside.TLS
 	p := w.plan(&in)
 	if p.prepare.Failure != "" {
 		w.finish(e, p.prepare, false)

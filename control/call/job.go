@@ -7,6 +7,7 @@ import (
 	"sallyport.dev/control"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/errs"
+	"sallyport.dev/intent"
 )
 
 // job builds and signs the intent of the coming attempt.
@@ -20,7 +21,12 @@ func (d *driver) job(row *control.Call, dec *decision, by control.Authority, run
 	if err != nil {
 		return Job{}, err
 	}
+	trust, err := d.p.trust(dec.policy, dec.connection, now)
+	if err != nil {
+		return Job{}, err
+	}
 	in, beside := intentOf(row, dec.connection, &d.bound.Tool, credential, upstream, by, run, now)
+	in.TLS, beside.TLS = intent.Digest(trust), trust
 	return d.p.jobOf(run, in, beside, sealed, goes)
 }
 

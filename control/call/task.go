@@ -239,14 +239,18 @@ func (d *driver) pollJob(t task, giveUp bool, dec *decision, run Run, now time.T
 	if err != nil {
 		return Job{}, err
 	}
+	trust, err := d.p.trust(dec.policy, dec.connection, now)
+	if err != nil {
+		return Job{}, err
+	}
 	in, _ := intentOf(&row, dec.connection, &d.bound.Tool, credential, nil, row.Authority, run, now)
 	meta := append([]byte(`{"task":`), strictjson.AppendQuote(nil, t.id)...)
 	if giveUp {
 		meta = append(meta, `,"give_up":true`...)
 	}
-	beside := intent.Beside{Meta: append(meta, '}')}
+	beside := intent.Beside{Meta: append(meta, '}'), TLS: trust}
 	in.Kind, in.Effect, in.Arguments, in.Schema, in.Upstream = intent.Poll, intent.Read, "", "", ""
-	in.Meta = intent.Digest(beside.Meta)
+	in.Meta, in.TLS = intent.Digest(beside.Meta), intent.Digest(trust)
 	return d.p.jobOf(run, in, beside, sealed, true)
 }
 

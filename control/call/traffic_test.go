@@ -143,3 +143,36 @@ func TestUncertainStatuses(t *testing.T) {
 		}
 	})
 }
+
+// TestCertificate: what a connection's TLS rests on travels beside the intent, bound by it; without the certificate that it shows nothing is sent.
+func TestCertificate(t *testing.T) {
+	bubble(t, "beside the intent", func(t *testing.T, r *rig) {
+		r.no(r.db.PutCredential(control.Credential{
+			Org: control.Org, Connection: "tracker", Subject: intent.CertificateSubject, Version: 1, Sealed: control.Sealed("certificate"), State: control.CredentialGood,
+			ExpiresAt: r.db.Now().Add(time.Minute),
+		}))
+		r.p.PolicyChanged()
+		r.says(r.do("get_issue", `{"project":"web"}`), `"ok"`)
+		r.workers.mu.Lock()
+		trust := r.workers.trust
+		r.workers.mu.Unlock()
+		if string(trust) != `{"authorities":"PEM","version":1,"certificate":"Y2VydGlmaWNhdGU="}` {
+			t.Errorf("beside the intent: %s", trust)
+		}
+		r.later(time.Minute)
+		c := r.do("create_issue", issue)
+		r.approve(c)
+		r.later(time.Second)
+		r.state(c, journal.Failed)
+		r.sends(c, 0)
+		if row := r.row(c); row.Intent != "" || row.Reason != "the certificate that tracker shows is out of date; store another one with: sallyport credentials set tracker --certificate" {
+			t.Errorf("intent %q, reason %q", row.Intent, row.Reason)
+		}
+	}, func(a *control.Apply) { a.Connections[0].TLS = control.TLS{Authorities: "PEM", Certificate: true} })
+	bubble(t, "missing", func(t *testing.T, r *rig) {
+		c := r.do("get_issue", `{"project":"web"}`)
+		r.later(time.Second)
+		r.state(c, journal.Failed)
+		r.sends(c, 0)
+	}, func(a *control.Apply) { a.Connections[0].TLS.Certificate = true })
+}

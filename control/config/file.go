@@ -26,7 +26,8 @@ type Connection struct {
 	Pool     string          `json:"pool,omitempty" jsonschema:"default=default" jsonschema_description:"Which workers reach it."`
 	Network  Network         `json:"network,omitempty" jsonschema_description:"What this connection may reach beyond public https addresses."`
 	Auth     Auth            `json:"auth,omitempty" jsonschema_description:"How the worker authenticates. The secret itself never stands here: sallyport credentials set."`
-	Limits   Limits          `json:"limits,omitempty" jsonschema_description:"Bounds of one dispatch."`
+	TLS      *TLS            `json:"tls,omitempty" jsonschema_description:"What TLS rests on beside the system's authorities."`
+	Limits   Limits          `json:"limits,omitempty" jsonschema_description:"Bounds of its dispatches."`
 	Trusted  bool            `json:"rejections_trusted,omitempty" jsonschema_description:"A complete rejection of this server is proof that nothing ran."`
 	Moved    []int           `json:"uncertain_statuses,omitempty" jsonschema_description:"HTTP statuses that count as uncertain here though they are rejections elsewhere."`
 	Catalog  *CatalogFile    `json:"catalog,omitempty" jsonschema_description:"The reviewed catalog: without one the connection serves no tool."`
@@ -38,6 +39,12 @@ type Connection struct {
 type Network struct {
 	Allow []string `json:"allow,omitempty" jsonschema_description:"Private CIDRs. Link-local and metadata ranges are refused even here."`
 	HTTP  bool     `json:"http,omitempty" jsonschema_description:"Plain http, for this connection only."`
+}
+
+// TLS is what TLS rests on beside the system's authorities.
+type TLS struct {
+	CA          string `json:"ca,omitempty" jsonschema_description:"Certificates of authorities (PEM): at this address they alone are trusted, at those of its sign-in beside the system's."`
+	Certificate bool   `json:"certificate,omitempty" jsonschema_description:"It shows a certificate of its own. It is stored, with its key, by sallyport credentials set NAME --certificate."`
 }
 
 // Auth is how the worker authenticates.

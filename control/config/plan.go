@@ -34,7 +34,7 @@ type Change struct {
 // NeedsTest reports whether a change from old to next takes the connection out of service until a real test passes.
 func NeedsTest(old, next control.Connection) bool {
 	return old.Kind != next.Kind || old.Origin != next.Origin || old.Path != next.Path || old.Pool != next.Pool ||
-		!reflect.DeepEqual(old.Auth, next.Auth) || !slices.Equal(old.Network.Allow, next.Network.Allow) || old.Network.HTTP != next.Network.HTTP
+		!reflect.DeepEqual(old.Auth, next.Auth) || !slices.Equal(old.Network.Allow, next.Network.Allow) || old.Network.HTTP != next.Network.HTTP || old.TLS != next.TLS
 }
 
 // Plan compares with the current policy and says what an apply would write. Objects that the file does not name are removed only with prune; a

@@ -134,6 +134,7 @@ func (r *resolver) connection(name string, c Connection) {
 		r.problem(p+".auth.type", "signature is for callbacks; an mcp connection uses bearer, header or oauth")
 	}
 	r.oauth(p+".auth", c.Auth, &out.Auth)
+	r.tls(p+".tls", c.TLS, &out)
 	r.limits(p+".limits", c.Limits, &out.Limits)
 	for i, s := range c.Moved {
 		if !slices.Contains([]int{400, 401, 403, 404, 405, 406, 413, 415, 422, 429}, s) {

@@ -84,6 +84,7 @@ func viewConnection(c control.Connection) view {
 		v.texts("auth.oauth.scopes", o.Scopes)
 		v.text("auth.oauth.resource", o.Resource)
 	}
+	viewTLS(&v, c.TLS)
 	viewLimits(&v, c.Limits)
 	v.yes("rejections_trusted", c.Trusted)
 	if len(c.Uncertain) > 0 {

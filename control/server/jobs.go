@@ -114,7 +114,12 @@ func (j *jobs) execute(ctx context.Context, ask connection.Ask) (*sallyportv1.Ou
 	if err != nil {
 		return nil, "", err
 	}
+	trust, err := j.trust(ctx, &c)
+	if err != nil {
+		return nil, "", err
+	}
 	in := connectionIntent(ask.Kind, c, picked.ID, j.s.stores.Connections.Now(), ask.Time)
+	in.TLS = intent.Digest(trust)
 	in.Subject, in.Version, in.Account, in.Meta = ask.Subject, ask.Version, ask.Account, intent.Digest(ask.Meta)
 	if ask.Once {
 		in.Effect = intent.Write
@@ -137,7 +142,7 @@ func (j *jobs) execute(ctx context.Context, ask connection.Ask) (*sallyportv1.Ou
 		delete(j.open, in.ID)
 		j.mu.Unlock()
 	}()
-	beside := intent.Beside{Meta: ask.Meta}
+	beside := intent.Beside{Meta: ask.Meta, TLS: trust}
 	if err := w.Submit(picked.ID, call.Job{Intent: in.ID, Encoded: encoded, Signature: signature, KeyID: keyID, Beside: beside, Sealed: ask.Sealed, Go: true}); err != nil {
 		return nil, "", errs.Wrap(errs.Busy, errs.Message(err), err) // it was not queued: nothing was begun
 	}
@@ -155,6 +160,19 @@ func (j *jobs) execute(ctx context.Context, ask connection.Ask) (*sallyportv1.Ou
 		}
 		return nil, "", errs.Newf(errs.Unreachable, "the worker did not answer within %s", ask.Time)
 	}
+}
+
+// trust is what a connection's TLS rests on beside the system's authorities. Errors: [errs.NotConnected], and the store's.
+func (j *jobs) trust(ctx context.Context, c *control.Connection) ([]byte, error) {
+	now := j.s.stores.Connections.Now()
+	if !c.TLS.Certificate {
+		return c.Trust(nil, now)
+	}
+	got, err := j.s.stores.Connections.Credential(ctx, c.Name, intent.CertificateSubject)
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		return nil, err
+	}
+	return c.Trust(got, now)
 }
 
 // withdrawn refuses what a switch forbids: a test sends the credential as a call does. It returns which workers are withdrawn. Errors:

@@ -44,8 +44,17 @@ func toolsNamed(p *control.Policy, name string) []control.Tool {
 // subjectOf says whose credential a request is about: shared ones are an administrator's, a person's own are that person's.
 func subjectOf(ctx context.Context, c *control.Connection, asked string) (string, error) {
 	who := whoOf(ctx)
-	if asked == oauth.ClientSubject {
+	switch asked {
+	case oauth.ClientSubject:
 		return asked, nil // clientSettings says who may
+	case intent.CertificateSubject:
+		if !who.Administrator {
+			return "", errs.New(errs.NotAllowed, "the certificate of a connection is an administrator's to set")
+		}
+		if !c.TLS.Certificate {
+			return "", errs.Newf(errs.Invalid, "%s shows no certificate: write tls: {certificate: true}, apply, then store it", c.Name)
+		}
+		return asked, nil
 	}
 	if c.Auth.Type == "none" {
 		return "", errs.Newf(errs.Invalid, "%s needs no credential (auth: none)", c.Name)
@@ -85,6 +94,9 @@ func (o *operatorService) next(ctx context.Context, c *control.Connection, subje
 			Org: control.Org, Connection: c.Name, Subject: subject, Version: version, Origin: c.Origin, PathPrefix: pathOf(c.Path), Issuer: set.Issuer,
 			ClientID: set.ClientID,
 		}, nil
+	}
+	if subject == intent.CertificateSubject {
+		return seal.Bound{Org: control.Org, Connection: c.Name, Subject: subject, Version: version, Origin: c.Origin, PathPrefix: pathOf(c.Path)}, nil
 	}
 	if c.Auth.Type == intent.AuthOAuth {
 		return seal.Bound{}, errs.Newf(errs.Invalid, "%s signs in: sallyport credentials connect %s", c.Name, c.Name)
@@ -178,8 +190,11 @@ func (o *operatorService) PutCredential(ctx context.Context, r *sallyportv1.PutC
 		KeyFingerprint: r.GetKeyFingerprint(), State: control.CredentialGood, ModifiedAt: o.s.stores.Connections.Now(),
 		Issuer: bound.Issuer,
 	}
-	if subject == oauth.ClientSubject {
+	switch subject {
+	case oauth.ClientSubject:
 		cred.Kind = control.CredentialClient
+	case intent.CertificateSubject:
+		cred.Kind = control.CredentialCertificate
 	}
 	if r.GetExpiresMs() > 0 {
 		cred.ExpiresAt = time.UnixMilli(r.GetExpiresMs()).UTC()

@@ -189,9 +189,9 @@ func (w *workers) Submit(run string, j call.Job) error {
 func jobFrames(j call.Job) (frames []*sallyportv1.Job, size int) {
 	in := &sallyportv1.IntentJob{
 		Intent: j.Encoded, Signature: j.Signature, KeyId: j.KeyID, Arguments: j.Beside.Arguments, SealedCredential: j.Sealed, Go: j.Go,
-		Meta: j.Beside.Meta, Tool: j.Beside.Tool, UpstreamSession: j.Beside.Upstream,
+		Meta: j.Beside.Meta, Tool: j.Beside.Tool, UpstreamSession: j.Beside.Upstream, Tls: j.Beside.TLS,
 	}
-	size = len(j.Encoded) + len(j.Beside.Arguments) + len(j.Beside.Tool) + len(j.Sealed) + 512
+	size = len(j.Encoded) + len(j.Beside.Arguments) + len(j.Beside.Tool) + len(j.Beside.TLS) + len(j.Sealed) + 512
 	if len(in.Arguments) > chunkBytes {
 		digest := sha256.Sum256(in.Arguments)
 		at := int64(0)

@@ -47,7 +47,7 @@ func (x *Executor) probe(in *intent.Intent, target *upstream.Target) func(contex
 			p.Steps = append(p.Steps, probeStep{Name: s.Name, OK: s.OK, Detail: s.Message, TookUS: s.Took.Microseconds()})
 		}
 		if p.NeedsCredential && in.AuthType == intent.AuthNone && x.cfg.OAuth != nil {
-			if p.Found, err = x.cfg.OAuth.Look(ctx, in, r.Challenge); err != nil {
+			if p.Found, err = x.cfg.OAuth.Trusting(target.Trust).Look(ctx, in, r.Challenge); err != nil {
 				p.Found, p.NotFound = nil, errs.Message(err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"sallyport.dev/errs"
 	"sallyport.dev/intent"
 	"sallyport.dev/worker/keyring"
+	"sallyport.dev/worker/netguard"
 	"sallyport.dev/worker/oauth"
 	"sallyport.dev/worker/upstream"
 )
@@ -165,7 +166,11 @@ func (x *Executor) prepare(e *entry, job *sallyportv1.IntentJob) (*task, *sallyp
 		if in.AuthType != intent.AuthOAuth {
 			return nil, unsent(in.ID, "request", "a sign-in is for a connection of type oauth")
 		}
-		t.ask = x.signIn(in, job)
+		trust, err := x.trust(in, job)
+		if err != nil {
+			return nil, unsent(in.ID, "credential", errs.Message(err))
+		}
+		t.ask = x.signIn(in, job, x.cfg.OAuth.Trusting(trust))
 		return t, nil
 	default:
 		return nil, unsent(in.ID, "unsupported", "this build of the worker does not know intents of kind "+string(in.Kind))
@@ -214,18 +219,41 @@ func (x *Executor) target(in *intent.Intent, job *sallyportv1.IntentJob) (*upstr
 	if err != nil {
 		return nil, nil, err
 	}
+	trust, err := x.trust(in, job)
+	if err != nil {
+		return nil, nil, err
+	}
 	owner := in.Session + " " + in.Connection
 	if in.Session == "" {
 		owner = in.ID // a test or a pull shares nothing
 	}
 	return &upstream.Target{
-		Origin: in.Origin, Path: in.Path, Allow: in.Allow, PlainHTTP: in.PlainHTTP, Protocol: in.Protocol, Credential: credential, Owner: owner,
+		Origin: in.Origin, Path: in.Path, Allow: in.Allow, PlainHTTP: in.PlainHTTP, Trust: trust, Protocol: in.Protocol, Credential: credential, Owner: owner,
 		Callback: in.Transport == intent.TransportCallback,
 		Limits: upstream.Limits{
 			Connect: time.Duration(in.ConnectMS) * time.Millisecond, Answer: time.Duration(in.AnswerMS) * time.Millisecond,
 			Silence: time.Duration(in.SilenceMS) * time.Millisecond, Result: in.ResultBytes,
 		},
 	}, session, nil
+}
+
+// trust opens what the connection's TLS rests on beside the system's authorities.
+func (x *Executor) trust(in *intent.Intent, job *sallyportv1.IntentJob) (netguard.Trust, error) {
+	t, err := intent.ParseTrust(job.GetTls())
+	if err != nil {
+		return netguard.Trust{}, err
+	}
+	if t.Version == 0 {
+		return netguard.ParseTrust(t.Authorities, nil, time.Now())
+	}
+	secret, err := x.cfg.Keyring.Certificate(in, t.Certificate, t.Version)
+	if err != nil {
+		return netguard.Trust{}, err
+	}
+	defer secret.Wipe()
+	pem := []byte(secret.Text())
+	defer clear(pem)
+	return netguard.ParseTrust(t.Authorities, pem, time.Now())
 }
 
 func credentialOf(in *intent.Intent, secret keyring.Secret) (upstream.Credential, error) {

@@ -153,7 +153,7 @@ func (x *Executor) Intent(l Link, job *sallyportv1.IntentJob) {
 		return
 	}
 	verdict := intent.Check(&in, x.authenticity(l, job), intent.Beside{
-		Arguments: job.GetArguments(), Meta: job.GetMeta(), Tool: job.GetTool(), Upstream: job.GetUpstreamSession(),
+		Arguments: job.GetArguments(), Meta: job.GetMeta(), Tool: job.GetTool(), Upstream: job.GetUpstreamSession(), TLS: job.GetTls(),
 	}, intent.Self{Run: x.cfg.Run, Pool: x.cfg.Pool}, arrived)
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -23,13 +23,14 @@ var signIns = map[intent.Kind]func(*signIn, context.Context, *sallyportv1.Intent
 
 // signIn is one intent of these kinds.
 type signIn struct {
-	x  *Executor
-	in *intent.Intent
+	x     *Executor
+	in    *intent.Intent
+	oauth *oauth.Client
 }
 
 // signIn returns what executes an intent of a sign-in. Its output is sealed wherever it is secret.
-func (x *Executor) signIn(in *intent.Intent, job *sallyportv1.IntentJob) func(context.Context, *sallyportv1.Outcome) {
-	s := &signIn{x: x, in: in}
+func (x *Executor) signIn(in *intent.Intent, job *sallyportv1.IntentJob, client *oauth.Client) func(context.Context, *sallyportv1.Outcome) {
+	s := &signIn{x: x, in: in, oauth: client}
 	return func(ctx context.Context, o *sallyportv1.Outcome) {
 		answer, err := signIns[in.Kind](s, ctx, job)
 		if err == nil {
@@ -81,7 +82,7 @@ func (s *signIn) authorize(ctx context.Context, job *sallyportv1.IntentJob) (any
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.x.cfg.OAuth.Authorize(ctx, s.in, &ask, held)
+	b, err := s.oauth.Authorize(ctx, s.in, &ask, held)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (s *signIn) exchange(ctx context.Context, job *sallyportv1.IntentJob) (any,
 		return nil, err
 	}
 	if ask.Settings.Grant == wire.ClientCredentials {
-		g, made, err := s.x.cfg.OAuth.ClientCredentials(ctx, s.in, &ask, held)
+		g, made, err := s.oauth.ClientCredentials(ctx, s.in, &ask, held)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +128,7 @@ func (s *signIn) exchange(ctx context.Context, job *sallyportv1.IntentJob) (any,
 	if err := wire.Decode([]byte(opened.Text()), &st); err != nil {
 		return nil, err
 	}
-	g, err := s.x.cfg.OAuth.Exchange(ctx, s.in, &ask, &st, held)
+	g, err := s.oauth.Exchange(ctx, s.in, &ask, &st, held)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +140,7 @@ func (s *signIn) refresh(ctx context.Context, job *sallyportv1.IntentJob) (any, 
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.x.cfg.OAuth.Refresh(ctx, s.in, old, held)
+	g, err := s.oauth.Refresh(ctx, s.in, old, held)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (s *signIn) revoke(ctx context.Context, job *sallyportv1.IntentJob) (any, e
 	if err != nil {
 		return nil, err
 	}
-	return struct{}{}, s.x.cfg.OAuth.Revoke(ctx, s.in, old, held)
+	return struct{}{}, s.oauth.Revoke(ctx, s.in, old, held)
 }
 
 // granted opens the credential that is renewed or ended.

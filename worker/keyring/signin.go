@@ -29,12 +29,23 @@ func (k *Keyring) Grant(in *intent.Intent, sealed []byte) (seal.Bound, Secret, e
 
 // Client opens the secret of the client itself, of a version. It must be of the intent's connection. Errors: [errs.NotAllowed], [errs.Invalid].
 func (k *Keyring) Client(in *intent.Intent, sealed []byte, version int64) (seal.Bound, Secret, error) {
+	return k.own(in, sealed, oauth.ClientSubject, version)
+}
+
+// Certificate opens the certificate and key, in PEM, that the intent's connection shows. Errors: [errs.NotAllowed], [errs.Invalid].
+func (k *Keyring) Certificate(in *intent.Intent, sealed []byte, version int64) (Secret, error) {
+	_, secret, err := k.own(in, sealed, intent.CertificateSubject, version)
+	return secret, err
+}
+
+// own opens what belongs to the intent's connection and to no account of it.
+func (k *Keyring) own(in *intent.Intent, sealed []byte, subject string, version int64) (seal.Bound, Secret, error) {
 	bound, secret, err := k.open(sealed)
 	if err != nil {
 		return seal.Bound{}, Secret{}, err
 	}
 	own := *in
-	own.Subject, own.Version, own.AuthHeader, own.Account = oauth.ClientSubject, version, "", ""
+	own.Subject, own.Version, own.AuthHeader, own.Account = subject, version, "", ""
 	if err := bound.Covers(&own); err != nil {
 		clear(secret)
 		return seal.Bound{}, Secret{}, err

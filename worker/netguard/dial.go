@@ -199,17 +199,25 @@ func (c Checked) dialOne(ctx context.Context, addr netip.AddrPort) (net.Conn, er
 	return d.DialContext(ctx, "tcp", addr.String())
 }
 
-// TLSConfig is what every TLS connection of a worker uses: 1.2 or newer, verification by the origin's host, HTTP/1.1 only, so that one
+// tlsConfig is what every TLS connection of a worker uses: 1.2 or newer, verification by the origin's host, HTTP/1.1 only, so that one
 // connection carries one request at a time and its bytes can be counted.
-func (g *Guard) TLSConfig(o Origin) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Host, RootCAs: g.RootCAs, NextProtos: []string{"http/1.1"}}
+func tlsConfig(o Origin, authorities *x509.CertPool) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.Host, RootCAs: authorities, NextProtos: []string{"http/1.1"}}
 }
 
-// Handshake makes a TLS connection of conn and closes conn when it fails. Errors: *[Error] of StepTLS.
-func (g *Guard) Handshake(ctx context.Context, conn net.Conn, o Origin) (*tls.Conn, error) {
+// Handshake makes a TLS connection of conn to a connection's own origin and closes conn when it fails. Errors: *[Error] of StepTLS.
+func (g *Guard) Handshake(ctx context.Context, conn net.Conn, o Origin, trust Trust) (*tls.Conn, error) {
+	config := tlsConfig(o, trust.at(g.RootCAs))
+	if trust.own != nil {
+		config.Certificates = []tls.Certificate{*trust.own}
+	}
+	return handshake(ctx, conn, config)
+}
+
+func handshake(ctx context.Context, conn net.Conn, config *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
-	t := tls.Client(conn, g.TLSConfig(o))
+	t := tls.Client(conn, config)
 	if err := t.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		msg := "the TLS handshake failed"
@@ -223,9 +231,10 @@ func (g *Guard) Handshake(ctx context.Context, conn net.Conn, o Origin) (*tls.Co
 }
 
 // HTTPClient is for the worker's other requests (discovery, OAuth, notifications): the same guard, no proxy, no cookie, no redirect, and a
-// connection for each request, so that the transport has nothing on which it could send again. The origin's scheme is checked by p.
+// connection for each request, so that the transport has nothing on which it could send again. The origin's scheme is checked by p. trust holds for
+// the connection's own origin as in [Guard.Handshake]; everywhere else its authorities are trusted beside the guard's, and no certificate is shown.
 // The caller bounds the body, and closes it.
-func (g *Guard) HTTPClient(p Policy) *http.Client {
+func (g *Guard) HTTPClient(p Policy, own Origin, trust Trust) *http.Client {
 	dial := func(ctx context.Context, address string, secure bool) (net.Conn, error) {
 		scheme := "http://"
 		if secure {
@@ -249,7 +258,10 @@ func (g *Guard) HTTPClient(p Policy) *http.Client {
 		}
 		shaking, cancel := context.WithTimeout(ctx, clientStep)
 		defer cancel()
-		return g.Handshake(shaking, conn, o)
+		if o == own {
+			return g.Handshake(shaking, conn, o, trust)
+		}
+		return handshake(shaking, conn, tlsConfig(o, trust.beside(g.RootCAs)))
 	}
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -318,7 +318,7 @@ func TestHandshake(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return g.Handshake(t.Context(), conn, o)
+		return g.Handshake(t.Context(), conn, o, Trust{})
 	}
 	conn, err := open(g, "https://example.com") // httptest's certificate has this name
 	if err != nil {
@@ -356,7 +356,7 @@ func TestHTTPClientFollowsNothing(t *testing.T) {
 	}))
 	defer srv.Close()
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
-	client := (&Guard{}).HTTPClient(mustPolicy(t, true, "127.0.0.0/8"))
+	client := (&Guard{}).HTTPClient(mustPolicy(t, true, "127.0.0.0/8"), Origin{}, Trust{})
 	resp, err := client.Post(srv.URL, "application/json", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
@@ -368,7 +368,7 @@ func TestHTTPClientFollowsNothing(t *testing.T) {
 	if _, err := client.Get("http://169.254.169.254/"); errs.CodeOf(err) != errs.NotAllowed {
 		t.Errorf("metadata: %v", err)
 	}
-	if _, err := (&Guard{}).HTTPClient(Policy{}).Get(srv.URL); errs.CodeOf(err) != errs.NotAllowed {
+	if _, err := (&Guard{}).HTTPClient(Policy{}, Origin{}, Trust{}).Get(srv.URL); errs.CodeOf(err) != errs.NotAllowed {
 		t.Errorf("plain http without network.http: %v", err)
 	}
 }

@@ -55,10 +55,18 @@ func failf(f wire.Failure, code errs.Code, format string, args ...any) *Error {
 type Client struct {
 	guard *netguard.Guard
 	now   func() time.Time
+	trust netguard.Trust
 }
 
 // New makes a client that dials through guard.
 func New(guard *netguard.Guard) *Client { return &Client{guard: guard, now: time.Now} }
+
+// Trusting is the client for a connection whose TLS rests on more than the guard's authorities.
+func (c *Client) Trusting(t netguard.Trust) *Client {
+	with := *c
+	with.trust = t
+	return &with
+}
 
 // session is one connection's view: what it may reach, and which resource it is.
 type session struct {
@@ -74,8 +82,12 @@ func (c *Client) session(in *intent.Intent) (*session, error) {
 	if err != nil {
 		return nil, &Error{wire.FailRequest, errs.Wrap(errs.Invalid, errs.Message(err), err)}
 	}
+	own, err := netguard.ParseOrigin(in.Origin)
+	if err != nil {
+		return nil, &Error{wire.FailRequest, errs.Wrap(errs.Invalid, errs.Message(err), err)}
+	}
 	path, _, _ := strings.Cut(in.Path, "?")
-	return &session{Client: c, http: c.guard.HTTPClient(policy), policy: policy, endpoint: in.Origin + path, origin: in.Origin}, nil
+	return &session{Client: c, http: c.guard.HTTPClient(policy, own, c.trust), policy: policy, endpoint: in.Origin + path, origin: in.Origin}, nil
 }
 
 // address checks an address that a server named: https (or http where the connection may), a host that the guard reads, no user, no fragment.

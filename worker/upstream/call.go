@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"sallyport.dev/worker/netguard"
 )
 
 // Target is where a dispatch goes, and with what.
@@ -12,8 +14,9 @@ type Target struct {
 	Path       string   // with query, as configured
 	Allow      []string // private prefixes that this connection may reach
 	PlainHTTP  bool
-	Callback   bool   // a platform's own endpoint; a probe then stops after the handshake, because a callback has no question but a call
-	Protocol   string // MCP revision that a test settled; "" lets Prepare settle it
+	Trust      netguard.Trust // what its TLS rests on beside the guard's authorities
+	Callback   bool           // a platform's own endpoint; a probe then stops after the handshake, because a callback has no question but a call
+	Protocol   string         // MCP revision that a test settled; "" lets Prepare settle it
 	Credential Credential
 	Limits     Limits
 	// Owner is whom an old-era session belongs to: Sallyport session and connection. Sessions of one owner are never used for another.

@@ -289,7 +289,7 @@ func (c *Client) dialGuarded(ctx context.Context, r *route) (*meter, net.Conn, n
 	}
 	var stream net.Conn
 	err := step(func(ctx context.Context) error {
-		t, err := c.guard.Handshake(ctx, m, r.origin)
+		t, err := c.guard.Handshake(ctx, m, r.origin, r.trust)
 		stream = t
 		return err
 	})

@@ -54,6 +54,7 @@ func headerText(s string) string {
 type route struct {
 	origin     netguard.Origin
 	policy     netguard.Policy
+	trust      netguard.Trust
 	path       string
 	key        string // of connections: what may share one
 	owner      string // of old-era sessions; "" keeps none
@@ -75,8 +76,8 @@ func newRoute(t *Target) (*route, error) {
 	if !validPath(t.Path) {
 		return nil, badRequest("the path begins with / and is printable ASCII without spaces or #", nil)
 	}
-	r := &route{origin: origin, policy: policy, path: t.Path, credential: t.Credential, protocol: t.Protocol, limits: t.Limits.withDefaults()}
-	r.key = origin.String() + "\n" + policy.Key() + "\n" + t.Credential.identity()
+	r := &route{origin: origin, policy: policy, trust: t.Trust, path: t.Path, credential: t.Credential, protocol: t.Protocol, limits: t.Limits.withDefaults()}
+	r.key = origin.String() + "\n" + policy.Key() + "\n" + t.Trust.Key() + "\n" + t.Credential.identity()
 	if t.Owner != "" {
 		r.owner = r.key + "\n" + t.Path + "\n" + t.Owner
 	}

@@ -133,7 +133,7 @@ func (c *Client) probeNetwork(ctx context.Context, r *route, p *Report) bool {
 		start = time.Now()
 		shaking, cancel := step()
 		defer cancel()
-		t, err := c.guard.Handshake(shaking, m, r.origin)
+		t, err := c.guard.Handshake(shaking, m, r.origin, r.trust)
 		if !p.step("tls", start, err, "") {
 			return false
 		}

@@ -1297,6 +1297,7 @@ type IntentJob struct {
 	Meta             []byte                 `protobuf:"bytes,7,opt,name=meta,proto3" json:"meta,omitempty"`                                              // kind-specific input beside the intent, its SHA-256 inside
 	Tool             []byte                 `protobuf:"bytes,8,opt,name=tool,proto3" json:"tool,omitempty"`                                              // the reviewed tool's bytes, their SHA-256 inside; empty when the call needs none
 	UpstreamSession  []byte                 `protobuf:"bytes,9,opt,name=upstream_session,json=upstreamSession,proto3" json:"upstream_session,omitempty"` // sealed, its SHA-256 inside; old era only
+	Tls              []byte                 `protobuf:"bytes,10,opt,name=tls,proto3" json:"tls,omitempty"`                                               // what the connection's TLS rests on beside the system's authorities, its SHA-256 inside; empty: nothing
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1390,6 +1391,13 @@ func (x *IntentJob) GetTool() []byte {
 func (x *IntentJob) GetUpstreamSession() []byte {
 	if x != nil {
 		return x.UpstreamSession
+	}
+	return nil
+}
+
+func (x *IntentJob) GetTls() []byte {
+	if x != nil {
+		return x.Tls
 	}
 	return nil
 }
@@ -1864,7 +1872,7 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\x04wire\x18\x02 \x01(\x05R\x04wire\x12+\n" +
 	"\x11protected_version\x18\x03 \x01(\x05R\x10protectedVersion\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12 \n" +
-	"\vincarnation\x18\x05 \x01(\tR\vincarnation\"\x86\x02\n" +
+	"\vincarnation\x18\x05 \x01(\tR\vincarnation\"\x98\x02\n" +
 	"\tIntentJob\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\fR\x06intent\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x15\n" +
@@ -1874,7 +1882,9 @@ const file_sallyport_v1_worker_proto_rawDesc = "" +
 	"\x02go\x18\x06 \x01(\bR\x02go\x12\x12\n" +
 	"\x04meta\x18\a \x01(\fR\x04meta\x12\x12\n" +
 	"\x04tool\x18\b \x01(\fR\x04tool\x12)\n" +
-	"\x10upstream_session\x18\t \x01(\fR\x0fupstreamSession\"\x1c\n" +
+	"\x10upstream_session\x18\t \x01(\fR\x0fupstreamSession\x12\x10\n" +
+	"\x03tls\x18\n" +
+	" \x01(\fR\x03tls\"\x1c\n" +
 	"\x02Go\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\" \n" +
 	"\x06Attest\x12\x16\n" +
