@@ -27,7 +27,8 @@ const (
 	KindProfile    = "profile"
 	KindCredential = "credential"
 	KindMachine    = "machine"
-	KindStore      = "store" // quarantine, accept-restore, backup, purge
+	KindPerson     = "person" // and the links, sessions and tokens that stand for one
+	KindStore      = "store"  // quarantine, accept-restore, backup, purge
 )
 
 // Record is one transition. Detail holds digests, counts, codes and names; never arguments, results or a secret.

@@ -12,6 +12,7 @@ import (
 	"sallyport.dev/control"
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/journal"
+	"sallyport.dev/control/person"
 	"sallyport.dev/control/revocation"
 	"sallyport.dev/control/session"
 	"sallyport.dev/errs"
@@ -38,6 +39,8 @@ type DB struct {
 	leases      table[time.Time]
 	steps       table[[]control.Step]
 	seq         table[int64] // insert order of calls
+	people      table[person.Person]
+	passes      table[person.Pass]
 	groups      map[string][]control.Person
 	next        int64
 
@@ -78,6 +81,8 @@ func New() *DB {
 	d.leases.init(d)
 	d.steps.init(d)
 	d.seq.init(d)
+	d.people.init(d)
+	d.passes.init(d)
 	return d
 }
 

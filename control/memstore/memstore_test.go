@@ -14,6 +14,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Stores {
 		d := memstore.New()
-		return storetest.Stores{Call: d, Inbox: d, Grant: d, Session: d, Revocation: d, PutCredential: d.PutCredential}
+		return storetest.Stores{Call: d, Inbox: d, Grant: d, Session: d, Revocation: d, People: d, PutCredential: d.PutCredential}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"sallyport.dev/control/inbox"
 	"sallyport.dev/control/journal"
 	"sallyport.dev/control/machine"
+	"sallyport.dev/control/person"
 	"sallyport.dev/control/revocation"
 	"sallyport.dev/control/session"
 	"sallyport.dev/telemetry"
@@ -28,13 +29,14 @@ type Store interface {
 	revocation.Store
 	connection.Store
 	machine.Store
+	person.Store
 	Exporter
 	Backuper
 }
 
 // StoresOf is one database as every capability's store.
 func StoresOf(s Store) Stores {
-	return Stores{Calls: s, Journal: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, Audit: s, Backup: s}
+	return Stores{Calls: s, Journal: s, Inbox: s, Grants: s, Sessions: s, Revocations: s, Connections: s, Machines: s, People: s, Audit: s, Backup: s}
 }
 
 // Metrics of calls. The three facts are labels of their own, never collapsed into "success". No label carries what a guest can choose.

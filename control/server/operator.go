@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
 
 	"sallyport.dev/api/sallyport/v1"
@@ -43,9 +42,7 @@ type operatorService struct {
 // ServePeople serves operators on a Unix socket's listener, which it owns, until ctx ends.
 func (s *Server) ServePeople(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	server := connect.NewServer(s.safeErrors)
-	sallyportv1connect.RegisterOperatorHandler(server, &operatorService{s: s})
-	connecthttp.Mount(mux, server, connecthttp.WithReadMaxBytes(maxRequest))
+	connecthttp.Mount(mux, s.peopleAPI(), connecthttp.WithReadMaxBytes(maxRequest))
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)

@@ -79,10 +79,7 @@ func (o *operatorService) Plan(ctx context.Context, r *sallyportv1.PlanRequest) 
 // Apply implements sallyport.v1.Operator: one transaction, then a real test of every connection that needs one. A connection whose test fails stays
 // out of service and says why; everything else of the file is applied.
 func (o *operatorService) Apply(ctx context.Context, r *sallyportv1.ApplyRequest) (*sallyportv1.ApplyResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	p, problems, err := o.plan(ctx, by, r.GetYaml(), r.GetFiles(), r.GetPrune())
 	if err != nil || len(problems) > 0 {
 		return &sallyportv1.ApplyResponse{Problems: problems}, err
@@ -205,10 +202,7 @@ func (o *operatorService) connectionOf(ctx context.Context, name string, yaml []
 
 // TestConnection implements sallyport.v1.Operator. A test by itself changes nothing.
 func (o *operatorService) TestConnection(ctx context.Context, r *sallyportv1.TestConnectionRequest) (*sallyportv1.TestConnectionResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	c, err := o.connectionOf(ctx, r.GetConnection(), r.GetYaml())
 	if err != nil {
 		return nil, err
@@ -219,10 +213,7 @@ func (o *operatorService) TestConnection(ctx context.Context, r *sallyportv1.Tes
 
 // EnableConnection implements sallyport.v1.Operator: in service after a test, or out of it at once.
 func (o *operatorService) EnableConnection(ctx context.Context, r *sallyportv1.EnableConnectionRequest) (*sallyportv1.EnableConnectionResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	c, err := o.connectionOf(ctx, r.GetConnection(), nil)
 	if err != nil {
 		return nil, err
@@ -244,10 +235,7 @@ func (o *operatorService) EnableConnection(ctx context.Context, r *sallyportv1.E
 
 // PullCatalog implements sallyport.v1.Operator: what the server lists now, as bytes to review. It approves nothing.
 func (o *operatorService) PullCatalog(ctx context.Context, r *sallyportv1.PullCatalogRequest) (*sallyportv1.PullCatalogResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	c, err := o.connectionOf(ctx, r.GetConnection(), r.GetYaml())
 	if err != nil {
 		return nil, err

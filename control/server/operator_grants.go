@@ -12,10 +12,7 @@ import (
 
 // GiveGrant implements sallyport.v1.Operator: a standing grant, an administrator's.
 func (o *operatorService) GiveGrant(ctx context.Context, r *sallyportv1.GiveGrantRequest) (*sallyportv1.GiveGrantResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	p, err := o.policy(ctx)
 	if err != nil {
 		return nil, err
@@ -66,10 +63,7 @@ func standingFrom(p *control.Policy, r *sallyportv1.GiveGrantRequest, by control
 
 // RemoveGrant implements sallyport.v1.Operator.
 func (o *operatorService) RemoveGrant(ctx context.Context, r *sallyportv1.RemoveGrantRequest) (*sallyportv1.RemoveGrantResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	if err := o.s.stores.Grants.EndGrant(ctx, r.GetId(), by, "removed"); err != nil {
 		return nil, err
 	}

@@ -74,10 +74,7 @@ func (o *operatorService) ListMachines(ctx context.Context, r *sallyportv1.ListM
 
 // RemoveMachine implements sallyport.v1.Operator: the identity ends for good, and its Link with it.
 func (o *operatorService) RemoveMachine(ctx context.Context, r *sallyportv1.RemoveMachineRequest) (*sallyportv1.RemoveMachineResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	for _, m := range o.s.machinesOf(ctx, r.GetRole()) {
 		if m.Name != r.GetName() || m.Removed {
 			continue
@@ -95,10 +92,7 @@ func (o *operatorService) RemoveMachine(ctx context.Context, r *sallyportv1.Remo
 
 // Enrol implements sallyport.v1.Operator: a one-time token for one machine.
 func (o *operatorService) Enrol(ctx context.Context, r *sallyportv1.EnrolRequest) (*sallyportv1.EnrolResponse, error) {
-	by, err := administrator(ctx)
-	if err != nil {
-		return nil, err
-	}
+	by := whoOf(ctx).Person
 	if o.s.cfg.Address == "" {
 		return nil, errs.New(errs.Invalid, "control listens on this machine only; start it with --listen ADDR, so that others can dial it")
 	}

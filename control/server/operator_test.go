@@ -37,7 +37,7 @@ func (r *rig) apply(text string) *sallyportv1.ApplyResponse {
 func TestPersonIsThePeerOfTheSocket(t *testing.T) {
 	r := newRig(t)
 	s, err := r.people.Status(t.Context(), &sallyportv1.StatusRequest{})
-	if err != nil || !strings.HasPrefix(s.GetPerson(), "local:") || len(s.GetRoles()) != 2 || !s.GetDurable() {
+	if err != nil || !strings.HasPrefix(s.GetPerson(), "local:") || len(s.GetRoles()) != 1 || !s.GetDurable() {
 		t.Errorf("%v %v", s, err)
 	}
 }

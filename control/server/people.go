@@ -15,19 +15,17 @@ import (
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/control"
 	"sallyport.dev/control/inbox"
+	"sallyport.dev/control/person"
 	"sallyport.dev/errs"
-)
-
-// Roles of a person. An administrator changes configuration, grants, switches and machines; everybody may look, and decide what is theirs.
-const (
-	RoleAdministrator = "administrator"
-	RoleApprover      = "approver"
 )
 
 // Who is the person behind a request.
 type Who struct {
 	inbox.Actor
 	Administrator bool
+	roles         []person.Role
+	limits        person.Limits
+	pass          person.Pass // the zero value on the machine's own socket
 }
 
 type whoKey struct{}
@@ -37,21 +35,18 @@ func whoOf(ctx context.Context) Who {
 	return w
 }
 
-// Roles lists what the person may do.
-func (w Who) Roles() []string {
-	if w.Administrator {
-		return []string{RoleAdministrator, RoleApprover}
-	}
-	return []string{RoleApprover}
+// judged is what the rules need to know of the person.
+func (w Who) judged() person.Who {
+	return person.Who{Person: w.Person, Roles: w.roles, Limits: w.limits, ReadOnly: w.pass.ReadOnly}
 }
 
-// administrator refuses everybody else.
-func administrator(ctx context.Context) (control.Person, error) {
-	w := whoOf(ctx)
-	if !w.Administrator {
-		return "", errs.New(errs.NotAllowed, "this needs an administrator")
+// Roles lists what the person may do.
+func (w Who) Roles() []string {
+	var out []string
+	for _, r := range w.roles {
+		out = append(out, string(r))
 	}
-	return w.Person, nil
+	return out
 }
 
 type credKey struct{}
@@ -91,7 +86,7 @@ func localPeople(next http.Handler) http.Handler {
 		if u, err := user.LookupId(uid); err == nil {
 			name = u.Username
 		}
-		who := Who{Actor: inbox.Actor{Person: control.Person("local:" + name), Local: true}, Administrator: true}
+		who := Who{Actor: inbox.Actor{Person: control.Person("local:" + name), Local: true}, Administrator: true, roles: []person.Role{person.Administrator}}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, who)))
 	})
 }

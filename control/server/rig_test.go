@@ -42,6 +42,7 @@ type rig struct {
 	id     spiffeid.ID
 	link   string // address
 	people sallyportv1connect.OperatorClient
+	passes sallyportv1connect.PeopleClient
 }
 
 func newRig(t *testing.T) *rig {
@@ -63,7 +64,7 @@ func newRig(t *testing.T) *rig {
 	r.link = "unix:" + filepath.Join(dir, "link.sock")
 	log := slog.New(slog.DiscardHandler)
 	r.server = server.New(server.Config{
-		Build: "test", Node: "one", Source: source, CA: r.ca, Root: root, Key: node, Address: r.link, Durable: true, Log: log,
+		Build: "test", Node: "one", Source: source, CA: r.ca, Root: root, Key: node, Address: r.link, Durable: true, Web: "https://sallyport.example.org", Log: log,
 	}, server.StoresOf(r.store))
 	pipeline := call.New(call.Config{
 		Run: r.store.Health().Run, Store: r.store, Sessions: r.store, Credentials: r.server.Credentials(), Workers: r.server.Workers(), Signer: r.server.Signer(),
@@ -82,7 +83,8 @@ func newRig(t *testing.T) *rig {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "control.sock"))
 	}}
-	r.people = sallyportv1connect.NewOperatorClient(connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: transport}, "http://control")))
+	client := connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: transport}, "http://control"))
+	r.people, r.passes = sallyportv1connect.NewOperatorClient(client), sallyportv1connect.NewPeopleClient(client)
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		cancel()

@@ -24,6 +24,7 @@ import (
 	"sallyport.dev/control/grant"
 	"sallyport.dev/control/inbox"
 	"sallyport.dev/control/machine"
+	"sallyport.dev/control/person"
 	"sallyport.dev/control/revocation"
 	"sallyport.dev/control/session"
 	"sallyport.dev/errs"
@@ -54,6 +55,7 @@ type Stores struct {
 	Revocations revocation.Store
 	Connections connection.Store
 	Machines    machine.Store
+	People      person.Store
 	Audit       Exporter
 	Backup      Backuper
 }
@@ -68,6 +70,8 @@ type Config struct {
 	Key    intent.SigningKey // this node's, certified by the root
 	// Address is where enrolled machines dial this node: host:port, or unix:PATH.
 	Address string
+	// Web is where browsers reach the console, or empty: scheme, host and port alone.
+	Web string
 	// Dir is control's own directory, where a backup lies while it is sent.
 	Dir string
 	// Durable says that the store proved its durability; Fsync how long a durable commit of its own took at start.

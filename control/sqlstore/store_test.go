@@ -60,7 +60,7 @@ func (s *Store) putCredential(c control.Credential) error {
 }
 
 func stores(s *Store) storetest.Stores {
-	return storetest.Stores{Call: s, Inbox: s, Grant: s, Session: s, Revocation: s, PutCredential: s.putCredential}
+	return storetest.Stores{Call: s, Inbox: s, Grant: s, Session: s, Revocation: s, People: s, PutCredential: s.putCredential}
 }
 
 func TestConformance(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sallyport.dev/control/call"
 	"sallyport.dev/control/grant"
 	"sallyport.dev/control/inbox"
+	"sallyport.dev/control/person"
 	"sallyport.dev/control/revocation"
 	"sallyport.dev/control/session"
 )
@@ -20,6 +21,7 @@ type Stores struct {
 	Grant      grant.Store
 	Session    session.Store
 	Revocation revocation.Store
+	People     person.Store
 	// PutCredential stores a credential as it is, whatever its version.
 	PutCredential func(control.Credential) error
 }
@@ -67,6 +69,8 @@ func Run(t *testing.T, open func(t *testing.T) Stores) {
 		{"impact and open intents", testImpact},
 		{"quarantine", testQuarantine},
 		{"somebody remembers more", testRemember},
+		{"people", testPeople},
+		{"passes", testPasses},
 		{"concurrent barriers take one unit each", testConcurrentCounters},
 		{"concurrent decisions: one closes", testConcurrentDecisions},
 		{"concurrent barriers: one commits", testConcurrentCommit},
