@@ -56,18 +56,34 @@ func drive(ctx context.Context, url string) (err error) {
 		}
 		return reads
 	}
-	err = r.Configure(ctx, []rig.Connection{server}, "profiles:\n  suite:\n    attended: true\n    attached: allow\n    sandbox: {driver: process, closed: \"no\"}\n    grants:\n      - {tools: [\"server/*\"], rule: allow}\n")
+	err = r.Configure(ctx, []rig.Connection{server}, "profiles:\n  suite:\n    attended: true\n    grants:\n      - {tools: [\"server/*\"], rule: allow}\n")
 	if err != nil || len(as) == 0 {
 		return err
 	}
-	s, err := r.Open(ctx, rig.SessionOptions{Profile: "suite", Attended: true})
+	// In a sandbox: what a person answers on this machine counts for no agent that could answer in its place.
+	work := r.Path("work")
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return err
+	}
+	cmd := r.Command(ctx, "run", "--profile", "suite", "--workspace", work, "--",
+		"/bin/sh", "-c", "exec /run/sallyport/in/bin/sallyport-guest shim --in /run/sallyport/in --out /run/sallyport/out")
+	cmd.Stderr = os.Stderr
+	s, err := rig.StartShim(cmd)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.Initialize(ctx); err != nil {
+		return err
+	}
 	answering, done := context.WithCancel(ctx)
+	calling, stop := context.WithCancel(ctx) // a question that cannot be answered ends the calls that wait for it
 	answered := make(chan error, 1)
-	go func() { answered <- answerAll(answering, r) }()
-	err = callAll(ctx, s, as)
+	go func() {
+		defer stop()
+		answered <- answerAll(answering, r)
+	}()
+	err = callAll(calling, s, as)
 	done()
 	return errors.Join(err, <-answered)
 }
@@ -83,7 +99,7 @@ type toolList struct {
 }
 
 // callAll calls every tool. What a call comes to is the scenario's to judge, not ours: it is printed for who reads the suite's output.
-func callAll(ctx context.Context, s *rig.Session, as map[string]string) error {
+func callAll(ctx context.Context, s *rig.Shim, as map[string]string) error {
 	line, err := s.Request(ctx, "tools/list", []byte("{}"))
 	if err != nil {
 		return err
