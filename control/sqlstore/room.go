@@ -21,6 +21,7 @@ type room struct {
 	looked  time.Time
 	held    bool // the reserve is in place
 	full    bool
+	said    bool // the log says that it is full
 	tight   bool
 	unknown error // why the free space is not known
 }

@@ -156,6 +156,7 @@ func (s *Store) round() (over bool) {
 // and running the batch again without what grows.
 func (s *Store) commit(batch []*write, riders []func(*tx) error) {
 	s.room.look(time.Now())
+	defer s.sayRoom(s.room.said)
 	run := s.refuse(batch)
 	if s.sync.failure() != nil {
 		return // and what would ride along is lost: nothing is written any more
@@ -176,6 +177,16 @@ func (s *Store) commit(batch []*write, riders []func(*tx) error) {
 		for _, w := range run {
 			w.done <- err
 		}
+	}
+}
+
+// sayRoom logs that the disk became full, or has room again: a call that is refused for it can have no row.
+func (s *Store) sayRoom(before bool) {
+	switch s.room.said = s.room.full; {
+	case s.room.full && !before:
+		s.log.Error("the disk of the store is full: nothing new is admitted until there is room", "error", s.room.unknown)
+	case before && !s.room.full:
+		s.log.Info("the disk of the store has room again")
 	}
 }
 
