@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -63,19 +64,54 @@ func (b *bench) span(whole, quick time.Duration) time.Duration {
 
 func (b *bench) note(err error) { b.unclean = errors.Join(b.unclean, err) }
 
+// group is what is measured together, and can be chosen by its name.
+type group struct {
+	name string
+	rows func(*bench, context.Context) error
+}
+
+var groups = []group{
+	{"machine", (*bench).machineRows},
+	{"relay", (*bench).relayRows},
+	{"path", (*bench).pathRows},
+	{"sdk", (*bench).sdkRows},
+	{"peers", (*bench).peersRows},
+	{"revoke", (*bench).revokeRow},
+	{"neighbour", (*bench).neighbourRow},
+	{"idle", (*bench).idleRows},
+	{"growth", (*bench).sessionsRows},
+	{"journal", (*bench).journalRows},
+}
+
+func groupNames() (all []string) {
+	for _, g := range groups {
+		all = append(all, g.name)
+	}
+	return all
+}
+
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "less of everything: under a minute, and less sure")
-	only := flags.String("only", "", "measure only the groups whose names match: machine, relay, path, sdk, peers, revoke, neighbour, idle, growth, journal")
+	only := flags.String("only", "", "measure only the groups whose names match: "+strings.Join(groupNames(), ", "))
 	bin := flags.String("bin", "", "folder for the built programs; default: bin/ of the checkout")
 	plots := flags.String("plots", "", "folder for the plots of growth; default: docs of the checkout, and none with --quick")
 	out := flags.String("out", "", "folder for the numbers; default: bench/out of the checkout")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	groups, err := regexp.Compile(*only)
+	wanted, err := regexp.Compile(*only)
 	if err != nil {
 		return err
+	}
+	var all []group
+	for _, g := range groups {
+		if wanted.MatchString(g.name) {
+			all = append(all, g)
+		}
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("no group matches %q; there are %s", *only, strings.Join(groupNames(), ", "))
 	}
 	root, err := rig.Root(ctx)
 	if err != nil {
@@ -97,26 +133,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	b.report.Machine.Quick = *quick
-	for _, g := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
-		{"machine", b.machineRows},
-		{"relay", b.relayRows},
-		{"path", b.pathRows},
-		{"sdk", b.sdkRows},
-		{"peers", b.peersRows},
-		{"revoke", b.revokeRow},
-		{"neighbour", b.neighbourRow},
-		{"idle", b.idleRows},
-		{"growth", b.sessionsRows},
-		{"journal", b.journalRows},
-	} {
-		if !groups.MatchString(g.name) {
-			continue
-		}
+	for _, g := range all {
 		fmt.Fprintf(os.Stderr, "%s (%.0f s)\n", g.name, time.Since(began).Seconds())
-		if err := g.run(ctx); err != nil {
+		if err := g.rows(b, ctx); err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", g.name, err), b.unclean)
 		}
 	}
