@@ -57,6 +57,7 @@ type Intent struct {
 	Meta         string   `json:"meta"`      // digest of the kind's own input that travels beside it, or ""
 	Authority    string   `json:"authority"` // rule | approval:ID | grant:ID | retry:ID
 	Owner        string   `json:"owner"`     // for callbacks
+	Attended     bool     `json:"attended"`  // a person could answer what the server asks
 	Trace        string   `json:"trace"`     // our own traceparent
 	ResultBytes  int64    `json:"result_bytes"`
 	ConnectMS    int64    `json:"connect_ms"`

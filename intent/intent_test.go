@@ -25,7 +25,7 @@ func sample() Intent {
 		Transport: TransportMCP, Origin: "https://mcp.tracker.example.org", Path: "/mcp?v=1", Allow: []string{"10.20.0.0/16"},
 		AuthType: AuthHeader, AuthHeader: "X-Api-Key", Subject: "shared", Version: 4, Account: "bot", Scopes: []string{"issues:write"},
 		Protocol: "2026-07-28", Tool: "create_issue", Schema: Digest([]byte("tool")), Effect: Write, Arguments: Digest(args),
-		Authority: "approval:apprvlaaaaaaaaaaaaaaaaaaaa", Owner: "local:zoë \"<&>", ResultBytes: 1 << 20,
+		Authority: "approval:apprvlaaaaaaaaaaaaaaaaaaaa", Owner: "local:zoë \"<&>", Attended: true, ResultBytes: 1 << 20,
 		ConnectMS: 5000, AnswerMS: 120_000, SilenceMS: 120_000,
 		NotBefore: epoch.UnixMilli(), StartBefore: epoch.Add(30 * time.Second).UnixMilli(), FinishBefore: epoch.Add(3 * time.Minute).UnixMilli(),
 		Audience: "runaaaaaaaaaaaaaaaaaaaaaaa",

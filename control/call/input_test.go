@@ -1,6 +1,7 @@
 package call_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -121,8 +122,31 @@ func TestInputRequired(t *testing.T) {
 		r.state(c, journal.Abandoned)
 		r.sends(c, 1)
 	})
+	bubble(t, "the server is told as often as it may ask", func(t *testing.T, r *rig) {
+		var told []bool
+		r.workers.plan = func(in *intent.Intent) plan {
+			if len(told) < in.Attempt { // a plan is asked for twice
+				told = append(told, in.Attended)
+			}
+			return plan{outcome: answered(wants)}
+		}
+		c := r.do("create_issue", issue)
+		r.approve(c)
+		for range 3 {
+			r.no(r.decide(r.question(c), control.Answer, func(q *inbox.Request) { q.Answer = []byte(`{"size":{"size":1}}`) }))
+		}
+		r.state(c, journal.Abandoned)
+		if !slices.Equal(told, []bool{true, true, true, false}) {
+			t.Fatalf("attended %v", told)
+		}
+	})
 	bubble(t, "unattended", func(t *testing.T, r *rig) {
-		r.workers.plan = ask(r, `{}`)
+		r.workers.plan = func(in *intent.Intent) plan {
+			if in.Attended {
+				t.Error("the server is told that a person could answer")
+			}
+			return plan{outcome: answered(wants)} // it asks all the same
+		}
 		c := r.do("create_issue", issue)
 		r.state(c, journal.Abandoned)
 		r.says(c, "nobody attends this session")

@@ -27,6 +27,7 @@ func (d *driver) job(row *control.Call, dec *decision, by control.Authority, run
 	}
 	in, beside := intentOf(row, dec.connection, &d.bound.Tool, credential, upstream, by, run, now)
 	in.TLS, beside.TLS = intent.Digest(trust), trust
+	in.Attended = d.s.session().Attended && row.Rounds < journal.MaxRounds
 	return d.p.jobOf(run, in, beside, sealed, goes)
 }
 

@@ -165,7 +165,7 @@ func TestWrite(t *testing.T) {
 			V: intent.Protected, ID: row.Intent, Org: "default", Kind: intent.Call, Call: row.ID, Attempt: 1, Session: r.s.ID, Epoch: 1,
 			Binding: row.Binding.String(), Connection: "tracker", Revision: 1, Pool: "default", Transport: "mcp", Origin: "https://tracker.example.org",
 			Path: "/mcp", AuthType: "bearer", Subject: "shared", Version: 1, Account: "bot", Protocol: "2025-11-25", Tool: "create_issue", Effect: "write",
-			Arguments: control.Sum([]byte(issue)).String(), Authority: "approval:" + q.ID, Owner: string(ada), ResultBytes: 64 << 20, ConnectMS: 5000,
+			Arguments: control.Sum([]byte(issue)).String(), Authority: "approval:" + q.ID, Owner: string(ada), Attended: true, ResultBytes: 64 << 20, ConnectMS: 5000,
 			AnswerMS: 120000, SilenceMS: 120000, Audience: r.workers.run,
 		}
 		want.Schema, want.Trace, want.NotBefore, want.StartBefore, want.FinishBefore = got.Schema, got.Trace, got.NotBefore, got.StartBefore, got.FinishBefore

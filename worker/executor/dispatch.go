@@ -317,9 +317,9 @@ func (x *Executor) prepareCall(e *entry, t *task, target *upstream.Target, job *
 	t.call, err = x.cfg.Upstream.Prepare(e.ctx, target, &upstream.Call{
 		ID: in.ID, Tool: in.Tool, Arguments: job.GetArguments(), Write: in.Effect == intent.Write, Trace: in.Trace, Progress: true, Schema: job.GetTool(),
 		Session: session, InputResponses: c.InputResponses, RequestState: c.RequestState,
-		// What a server of this era asks for ends its answer, and control puts it to a person. Before it, a server would ask on the open stream, where
-		// nobody answers: it is not told that somebody could.
-		Elicit: in.Protocol == upstream.Modern,
+		// What a server of this era asks for ends its answer, and control puts it to a person, where the session has one. Before it, a server would
+		// ask on the open stream, where nobody answers: it is not told that somebody could.
+		Elicit: in.Attended && in.Protocol == upstream.Modern,
 	}, hooks)
 	if err != nil {
 		return err

@@ -372,14 +372,17 @@ func TestContinuationAndCallback(t *testing.T) {
 		if c := r.up.calls[0]; string(c.InputResponses) != `{"a": 1.0}` || string(c.RequestState) != `"s"` {
 			t.Errorf("%s %s", c.InputResponses, c.RequestState)
 		}
-		// Only to a server of the era in which its questions come back as an answer is it said that somebody could answer.
-		for protocol, elicit := range map[string]bool{upstream.Modern: true, "2025-11-25": false, "": false} {
-			in := r.intent(intent.Write)
-			in.Protocol = protocol
-			r.x.Intent(r.link, r.job(in, true))
-			synctest.Wait()
-			if c := r.up.calls[len(r.up.calls)-1]; c.ID != in.ID || c.Elicit != elicit {
-				t.Errorf("to %q: elicitation %t", protocol, c.Elicit)
+		// Only to a server of the era in which its questions come back as an answer is it said that somebody could answer, and only where somebody can.
+		for _, protocol := range []string{upstream.Modern, "2025-11-25", ""} {
+			for _, attended := range []bool{true, false} {
+				in := r.intent(intent.Write)
+				in.Protocol, in.Attended = protocol, attended
+				r.x.Intent(r.link, r.job(in, true))
+				synctest.Wait()
+				want := attended && protocol == upstream.Modern
+				if c := r.up.calls[len(r.up.calls)-1]; c.ID != in.ID || c.Elicit != want {
+					t.Errorf("to %q, attended %t: elicitation %t", protocol, attended, c.Elicit)
+				}
 			}
 		}
 		r.link.take()
