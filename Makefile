@@ -48,7 +48,7 @@ acceptance: prepare ## every case with every real agent, as a table
 chaos: prepare guest ## every part stopped dead at every step: never twice
 	$(GO) run ./test/chaos
 
-hostile: prepare guest ## servers that answer wrongly and names that turn private: a row for each case
+hostile: prepare guest ## hostile guests, servers that answer wrongly, names that turn private: a row for each case
 	$(GO) test -count=1 -v -timeout 30m ./test/hostile -all
 
 conformance: prepare ## the official MCP suite

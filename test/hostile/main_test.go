@@ -1,4 +1,4 @@
-// Package hostile_test proves what hostile servers, and names that turn private, cost: themselves. It is all tests, over the real programs;
+// Package hostile_test proves what hostile guests, hostile servers, and names that turn private, cost: themselves. It is all tests, over the real programs;
 // make hostile prints a row for each case. It runs in a network namespace of its own in which every address of the world is this machine, so that a
 // connection that goes where it must not is seen.
 package hostile_test
