@@ -25,6 +25,7 @@ const localName = "local"
 
 type controlCmd struct {
 	listenFlags
+	webFlags
 	Name    string             `help:"This control node's name." default:"local"`
 	Domain  string             `help:"The trust domain." default:"${domain}"`
 	Metrics string             `help:"Serve Prometheus metrics on this loopback address." placeholder:"ADDR"`
@@ -79,7 +80,7 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	}
 	// Everything is bound before anything is started: what is in the way shows at once, and nothing is left half open.
 	var opened listeners
-	l := controlListeners{people: opened.unix(ctx, controlSocket), links: []net.Listener{opened.unix(ctx, linkSocket)}, metrics: opened.metrics(ctx, c.Metrics)}
+	l := controlListeners{people: opened.unix(ctx, controlSocket), links: []net.Listener{opened.unix(ctx, linkSocket)}, metrics: opened.metrics(ctx, c.Metrics), web: c.open(ctx, &opened, keys.dir.Path("web-port"))}
 	address := "unix:" + linkSocket
 	if c.Listen != "" {
 		tcp := opened.tcp(ctx, c.Listen)
@@ -95,7 +96,7 @@ func (c *controlCmd) Run(ctx context.Context, g *Globals) error {
 	defer opened.close()
 	health := store.Health()
 	srv := server.New(server.Config{
-		Build: buildName(), Node: c.Name, Source: source, CA: keys.ca, Root: keys.root, Key: keys.node, Address: address, Dir: keys.dir.Path(""),
+		Build: buildName(), Node: c.Name, Source: source, CA: keys.ca, Root: keys.root, Key: keys.node, Address: address, Dir: keys.dir.Path(""), Web: l.web.address(),
 		Durable: health.Durable, Fsync: time.Duration(health.FsyncUS) * time.Microsecond, Log: log,
 	}, server.StoresOf(store))
 	pipeline := call.New(call.Config{
@@ -153,6 +154,7 @@ type controlListeners struct {
 	people  net.Listener
 	links   []net.Listener
 	metrics net.Listener // nil without
+	web     *web         // nil without
 }
 
 func (c *controlCmd) serve(
@@ -162,12 +164,15 @@ func (c *controlCmd) serve(
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wg sync.WaitGroup
-	errc := make(chan error, 4)
+	errc := make(chan error, 5)
 	wg.Go(func() { errc <- srv.ServeLinks(serving, l.links...) })
 	wg.Go(func() { errc <- srv.ServePeople(ctx, l.people) })
 	wg.Go(func() { errc <- c.renew(serving, source, keys) })
 	if l.metrics != nil {
 		wg.Go(func() { errc <- telemetry.ServeMetrics(serving, l.metrics) })
+	}
+	if l.web != nil {
+		wg.Go(func() { errc <- l.web.serve(ctx, srv, log) })
 	}
 	ready(log)()
 	tick := time.NewTicker(5 * time.Second)

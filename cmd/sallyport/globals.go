@@ -84,6 +84,27 @@ func (g *Globals) socket(name string) (string, error) {
 
 // client is the people's API. Errors of a call are [errs.Error]s: use [answer].
 func (g *Globals) client() (sallyportv1connect.OperatorClient, error) {
+	c, err := g.connect()
+	if err != nil {
+		return nil, err
+	}
+	return sallyportv1connect.NewOperatorClient(c), nil
+}
+
+// peopleClient is the API of who may come in.
+func (g *Globals) peopleClient() (sallyportv1connect.PeopleClient, error) {
+	c, err := g.connect()
+	if err != nil {
+		return nil, err
+	}
+	return sallyportv1connect.NewPeopleClient(c), nil
+}
+
+// tokenEnv holds the token that goes with requests over HTTPS: never an argument, which others can read.
+const tokenEnv = "SALLYPORT_TOKEN"
+
+// connect is the way to control: its socket, or HTTPS with a token.
+func (g *Globals) connect() (*connect.Client, error) {
 	path, isUnix := strings.CutPrefix(g.Server, "unix:")
 	switch {
 	case g.Server == "":
@@ -92,7 +113,12 @@ func (g *Globals) client() (sallyportv1connect.OperatorClient, error) {
 			return nil, err
 		}
 	case !isUnix && strings.HasPrefix(g.Server, "https://"):
-		return nil, errs.New(errs.Unavailable, "signing in over HTTPS is not built: use --server unix:PATH on control's machine")
+		token := os.Getenv(tokenEnv)
+		if token == "" {
+			return nil, errs.New(errs.NotAllowed, "over HTTPS a token is needed: put one that sallyport people token made into "+tokenEnv)
+		}
+		return connect.NewClient(connecthttp.NewTransport(&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+			strings.TrimSuffix(g.Server, "/")), carry(token)), nil
 	case !isUnix || path == "":
 		return nil, errs.New(errs.Invalid, "--server is unix:PATH or https://HOST")
 	}
@@ -102,7 +128,19 @@ func (g *Globals) client() (sallyportv1connect.OperatorClient, error) {
 		},
 		DisableCompression: true,
 	}}
-	return sallyportv1connect.NewOperatorClient(connect.NewClient(connecthttp.NewTransport(hc, "http://control"))), nil
+	return connect.NewClient(connecthttp.NewTransport(hc, "http://control")), nil
+}
+
+// carry puts a token on every request.
+func carry(token string) connect.ClientInterceptor {
+	return func(next connect.ClientFunc) connect.ClientFunc {
+		return func(ctx context.Context, spec connect.Spec) (connect.ClientStream, error) {
+			if info, ok := connect.CallInfoForClientContext(ctx); ok {
+				info.RequestHeader().Set("Authorization", "Bearer "+token)
+			}
+			return next(ctx, spec)
+		}
+	}
 }
 
 // answer turns an API error into ours: its code, and a message that says what to do.

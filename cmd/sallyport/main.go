@@ -54,6 +54,7 @@ type cli struct {
 	Host    hostCmd    `cmd:"" help:"Run a host alone."`
 	Worker  workerCmd  `cmd:"" help:"Run a worker alone."`
 
+	Console     consoleCmd     `cmd:"" help:"Print a one-time link into the console, the pages for browsers."`
 	Approvals   approvalsCmd   `cmd:"" help:"Questions that wait for a person."`
 	Calls       callsCmd       `cmd:"" help:"The journal of calls."`
 	Sessions    sessionsCmd    `cmd:"" help:"Sandboxes and their bindings."`
@@ -62,6 +63,7 @@ type cli struct {
 	Catalogs    catalogsCmd    `cmd:"" help:"Reviewed tools."`
 	Profiles    profilesCmd    `cmd:"" help:"What each kind of sandbox may do."`
 	Grants      grantsCmd      `cmd:"" help:"Standing and session grants."`
+	People      peopleCmd      `cmd:"" help:"Who may come in, and with what."`
 	Hosts       hostsCmd       `cmd:"" help:"Machines that run sandboxes."`
 	Workers     workersCmd     `cmd:"" help:"Machines that hold credentials."`
 	Enrol       enrolCmd       `cmd:"" help:"Print a one-time token for a new host or worker."`
@@ -73,7 +75,7 @@ type cli struct {
 
 	Attach    notBuilt `cmd:"" help:"Not built: open a session for a sandbox that somebody else starts."`
 	Sandboxes notBuilt `cmd:"" help:"Not built: sandboxes of this host. See sessions."`
-	Login     notBuilt `cmd:"" help:"Not built: sign in to a control plane over HTTPS."`
+	Login     notBuilt `cmd:"" help:"Not built: sign in by a device code. See people token."`
 
 	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference pages."`
 }
@@ -87,7 +89,7 @@ type notBuilt struct {
 var instead = map[string]string{
 	"demo":                "; in a checkout of Sallyport, type: make demo",
 	"attach":              "; sallyport run starts a sandbox of its own",
-	"login":               "; on control's machine no sign-in is needed",
+	"login":               "; sallyport people token makes a token for SALLYPORT_TOKEN, and on control's machine no sign-in is needed",
 	"sandboxes":           "; sallyport sessions list shows what runs",
 	"sessions park":       "; sallyport sessions close ends one for good",
 	"sessions resume":     "; sallyport run starts a new session",

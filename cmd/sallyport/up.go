@@ -15,6 +15,7 @@ import (
 
 type upCmd struct {
 	listenFlags
+	webFlags
 	Domain string             `help:"The trust domain." default:"${domain}"`
 	Log    telemetry.LogFlags `embed:"" prefix:"log-"`
 }
@@ -43,7 +44,11 @@ func (c *upCmd) Run(ctx context.Context, g *Globals) error {
 	arguments := func(part string, more ...string) []string {
 		return append(append([]string{part}, common...), more...)
 	}
+	if c.Web == "" {
+		c.Web = "127.0.0.1:0"
+	}
 	controlArgs := append([]string{"--local", "--domain", c.Domain}, c.listenFlags.args()...)
+	controlArgs = append(controlArgs, c.webFlags.args()...)
 	// Sockets follow the state directory when it was named, so the parts and the commands that are typed later find the same ones.
 	if g.State == "" {
 		common = c.Log.Args()
@@ -58,12 +63,28 @@ func (c *upCmd) Run(ctx context.Context, g *Globals) error {
 		},
 		Started: func() {
 			g.note("Sallyport is up (%s). Ctrl-C ends it.", filepath.Dir(hostSocket))
+			if c.Web != noWeb {
+				g.welcome(ctx)
+			}
 		},
 	}
 	err = s.Run(ctx)
 	// The sockets are gone with their processes; a directory that is not empty is somebody else's too, and stays.
 	os.Remove(filepath.Dir(hostSocket))
 	return err
+}
+
+// welcome prints a link into the console. Without one, everything else is up all the same.
+func (g *Globals) welcome(ctx context.Context) {
+	own := *g
+	own.Server = ""
+	api, err := own.peopleClient()
+	if err != nil {
+		return
+	}
+	if r, err := answer(api.MakeLink(ctx, &sallyportv1.MakeLinkRequest{})); err == nil {
+		g.note("Console: %s\nThe link works once, for 5 minutes; sallyport console prints another.", r.GetAddress())
+	}
 }
 
 // lockState makes the state directory and takes it for one up. Errors: [errs.Conflict] when another one has it.
