@@ -37,8 +37,8 @@ type bad struct {
 }
 
 // Each bad input says what to do, in the terminal, in the journal and to the model, where it is theirs; and a good call goes on after each. What needs
-// more than an installation stands elsewhere: a full disk and a locked store in TestStoreThatCannotBeWritten, missing user namespaces in TestAdvice
-// (host/sandbox/bwrap), a port in use in the script badstart (cmd/sallyport), a guest that is too old in TestRig.
+// more than an installation stands elsewhere: a full disk and a locked store in TestStoreThatCannotBeWritten, missing user namespaces in
+// TestNoUserNamespaces, a port in use in the script badstart (cmd/sallyport), a guest that is too old in TestRig.
 func TestBadInput(t *testing.T) {
 	programs := programs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
