@@ -131,6 +131,8 @@ func (c *callsShowCmd) Run(ctx context.Context, g *Globals) error {
 		{"arguments", r.GetArgumentsDigest()},
 		{"binding", r.GetBindingDigest()},
 		{"answer", r.GetResultDigest()},
+		{"delivered", r.GetDeliveredDigest()},
+		{"changed", strings.Join(r.GetTransformations(), "; ")},
 	} {
 		if p.value != "" {
 			fmt.Fprintf(g.out, "%-9s %s\n", p.name, oneLine(p.value))

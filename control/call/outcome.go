@@ -131,7 +131,7 @@ func (p *Pipeline) redacted(ctx context.Context, id, worker string, o *Outcome) 
 	if o.Redacted.IsZero() {
 		return
 	}
-	n := Note{Call: id, Event: "redacted", Actor: worker, Digest: o.Redacted, Reason: "the credential stood in the answer; what is kept has SHA-256 " + control.Sum(o.Body).String()}
+	n := Note{Call: id, Event: NoteRedacted, Actor: worker, Digest: o.Redacted, Reason: "the credential stood in the answer; what is kept has SHA-256 " + control.Sum(o.Body).String()}
 	if err := p.cfg.Store.Note(ctx, n); err != nil && ctx.Err() == nil {
 		p.cfg.Log.Warn("a line of the journal was not written", "call", id, "event", n.Event, "err", err)
 	}

@@ -275,10 +275,16 @@ type Resolution struct {
 	Retry *Admission
 }
 
+// Notes that say that an answer was changed on its way.
+const (
+	NoteRedacted = "redacted" // the worker took the credential out; the digest is of what the server sent
+	NoteCut      = "cut"      // it is too long for its reader, who gets less, and files; the digest is of what was handed over
+)
+
 // Note is a line without a transition: a conflict of bytes, a same-id mismatch, a cancel that came too late, a recorded answer given again.
 type Note struct {
 	Call   string
-	Event  string // conflict, same_id_mismatch, cancel_requested, attached, answered_again, not_prepared, witness
+	Event  string // conflict, same_id_mismatch, cancel_requested, attached, answered_again, not_prepared, witness, NoteRedacted, NoteCut
 	Actor  string
 	Reason string
 	Digest control.Digest

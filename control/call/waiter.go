@@ -222,7 +222,7 @@ func (d *driver) endFor(ctx context.Context, old bool) *handover {
 		h := handOver(result, d.row, filesOf(d.s.session()), d.p.most(d.row))
 		if h.cut != "" {
 			// The journal keeps the server's bytes; what the model got instead is named, with every digest (I11).
-			d.note(ctx, Note{Call: d.row.ID, Event: "cut", Actor: d.p.cfg.Run, Digest: control.Sum(h.result), Reason: h.cut})
+			d.note(ctx, Note{Call: d.row.ID, Event: NoteCut, Actor: d.p.cfg.Run, Digest: control.Sum(h.result), Reason: h.cut})
 		}
 		d.ends[i] = &h
 	}

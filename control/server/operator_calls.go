@@ -127,11 +127,7 @@ func (o *operatorService) ShowCall(ctx context.Context, r *sallyportv1.ShowCallR
 			}
 		}
 	}
-	if len(c.Body) > 0 {
-		out.ResultDigest = control.Sum(c.Body).String()
-	} else if i := slices.IndexFunc(steps, settles); i >= 0 {
-		out.ResultDigest = hexOrNone(steps[i].Digest) // purged: the proof stays
-	}
+	out.ResultDigest, out.DeliveredDigest, out.Transformations = provenance(c, steps)
 	if r.GetBodies() {
 		out.Arguments, out.Result = c.Arguments, c.Body
 	}
@@ -157,6 +153,28 @@ func (o *operatorService) ShowCall(ctx context.Context, r *sallyportv1.ShowCallR
 		})
 	}
 	return out, nil
+}
+
+// provenance says what the server's answer was, what the model got where that is something else, and what was done between them, each with its words.
+func provenance(c *control.Call, steps []control.Step) (server, delivered string, transformations []string) {
+	if len(c.Body) > 0 {
+		server = control.Sum(c.Body).String()
+	} else if i := slices.IndexFunc(steps, settles); i >= 0 {
+		server = hexOrNone(steps[i].Digest) // purged: the proof stays
+	}
+	kept := server
+	for _, s := range steps {
+		switch s.Event {
+		case call.NoteRedacted: // its digest is that of what the worker read
+			server, delivered = hexOrNone(s.Digest), kept
+		case call.NoteCut: // its digest is that of what went into the sandbox
+			delivered = hexOrNone(s.Digest)
+		default:
+			continue
+		}
+		transformations = append(transformations, string(s.Event)+": "+s.Reason)
+	}
+	return server, delivered, transformations
 }
 
 // settles reports whether a step came with the server's answer.

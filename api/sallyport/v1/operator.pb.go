@@ -1189,8 +1189,8 @@ type ShowCallResponse struct {
 	ArgumentsDigest string                 `protobuf:"bytes,4,opt,name=arguments_digest,json=argumentsDigest,proto3" json:"arguments_digest,omitempty"`
 	BindingDigest   string                 `protobuf:"bytes,5,opt,name=binding_digest,json=bindingDigest,proto3" json:"binding_digest,omitempty"`
 	ResultDigest    string                 `protobuf:"bytes,6,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`          // of the server's bytes
-	DeliveredDigest string                 `protobuf:"bytes,7,opt,name=delivered_digest,json=deliveredDigest,proto3" json:"delivered_digest,omitempty"` // of what the model got
-	Transformations []string               `protobuf:"bytes,8,rep,name=transformations,proto3" json:"transformations,omitempty"`
+	DeliveredDigest string                 `protobuf:"bytes,7,opt,name=delivered_digest,json=deliveredDigest,proto3" json:"delivered_digest,omitempty"` // of what the model got, where that is something else
+	Transformations []string               `protobuf:"bytes,8,rep,name=transformations,proto3" json:"transformations,omitempty"`                        // what was done to the server's bytes, each with its reason
 	Arguments       []byte                 `protobuf:"bytes,9,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	Result          []byte                 `protobuf:"bytes,10,opt,name=result,proto3" json:"result,omitempty"`
 	Hints           []string               `protobuf:"bytes,11,rep,name=hints,proto3" json:"hints,omitempty"` // what to do, in words
