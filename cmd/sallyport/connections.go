@@ -16,7 +16,7 @@ type connectionsCmd struct {
 	Enable  connectionsEnableCmd  `cmd:"" help:"Test a connection and put it in service."`
 	Disable connectionsDisableCmd `cmd:"" help:"Take a connection out of service."`
 	Add     connectionsAddCmd     `cmd:"" help:"Add a connection step by step: look at it, write it down, connect it, list its tools."`
-	Rm      notBuilt              `cmd:"" help:"Not built: remove a connection: take it out of sallyport.yaml and apply --prune."`
+	Rm      connectionsRmCmd      `cmd:"" help:"Remove a connection with its credentials and its catalog, after saying what that breaks."`
 }
 
 type connectionsListCmd struct{}
@@ -167,5 +167,44 @@ func (c *connectionsDisableCmd) Run(ctx context.Context, g *Globals) error {
 		return err
 	}
 	g.note("%s is %s.", c.Name, r.GetState())
+	return nil
+}
+
+type connectionsRmCmd struct {
+	Name   string `arg:""`
+	DryRun bool   `help:"Say what it breaks, and change nothing."`
+	Yes    bool   `help:"Do not ask."`
+}
+
+// Run removes a connection. What it breaks is said before anything happens.
+func (c *connectionsRmCmd) Run(ctx context.Context, g *Globals) error {
+	api, err := g.client()
+	if err != nil {
+		return err
+	}
+	r, err := answer(api.RemoveConnection(ctx, &sallyportv1.RemoveConnectionRequest{Connection: c.Name}))
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		g.printJSON(r)
+	} else {
+		for _, line := range r.GetBreaks() {
+			fmt.Fprintln(g.out, oneLine(line))
+		}
+	}
+	if len(r.GetBreaks()) == 0 {
+		g.note("Nothing uses %s.", c.Name)
+	}
+	if c.DryRun {
+		return nil
+	}
+	if err := g.confirm(ctx, c.Yes, "Remove "+c.Name+"?"); err != nil {
+		return err
+	}
+	if _, err := answer(api.RemoveConnection(ctx, &sallyportv1.RemoveConnectionRequest{Connection: c.Name, Remove: true})); err != nil {
+		return err
+	}
+	g.note("Removed. Take %s out of sallyport.yaml too: the next apply would add it again.", c.Name)
 	return nil
 }

@@ -94,7 +94,6 @@ var instead = map[string]string{
 	"sessions park":       "; sallyport sessions close ends one for good",
 	"sessions resume":     "; sallyport run starts a new session",
 	"connections add":     "; write it into sallyport.yaml (sallyport schema says how), then type: sallyport apply",
-	"connections rm":      "; take it out of sallyport.yaml, then type: sallyport apply --prune",
 	"catalogs approve":    "; put the digest that pull printed into sallyport.yaml, then type: sallyport apply",
 	"catalogs reject":     "; leave the digest in sallyport.yaml as it is",
 	"credentials connect": "; sallyport credentials set stores a token that you have",

@@ -189,7 +189,7 @@ func (p *Pipeline) recover(ctx context.Context) error {
 			break
 		}
 	}
-	filter := Filter{Org: control.Org, States: unfinished, Limit: 500}
+	filter := Filter{Org: control.Org, States: Unfinished, Limit: 500}
 	for {
 		rows, next, err := p.cfg.Store.ListCalls(ctx, filter)
 		if err != nil {
@@ -214,7 +214,8 @@ func (p *Pipeline) recover(ctx context.Context) error {
 	}
 }
 
-var unfinished = []journal.State{
+// Unfinished are the states of calls that somebody drives.
+var Unfinished = []journal.State{
 	journal.Admitted, journal.Asking, journal.Approved, journal.Dispatching, journal.Retrying, journal.InputWanted, journal.Working,
 }
 

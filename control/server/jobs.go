@@ -115,6 +115,10 @@ func (j *jobs) execute(ctx context.Context, ask connection.Ask) (*sallyportv1.Ou
 		return nil, "", err
 	}
 	trust, err := j.trust(ctx, &c)
+	if ask.Kind == intent.Revoke && errs.Is(err, errs.NotConnected) {
+		c.TLS.Certificate = false // it was forgotten with the rest, and no sign-in's server sees it
+		trust, err = c.Trust(nil, time.Time{})
+	}
 	if err != nil {
 		return nil, "", err
 	}

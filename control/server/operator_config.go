@@ -56,7 +56,18 @@ func (o *operatorService) plan(ctx context.Context, by control.Person, yaml []by
 		return planned{}, out, nil
 	}
 	changes, set := config.Plan(policy, desired, prune, by, now)
-	return planned{policy, desired, changes, set, config.Digest(policy.Generation, changes, yaml, byName)}, nil, nil
+	digest := config.Digest(policy.Generation, changes, yaml, byName)
+	// What a removal breaks is shown and is no part of the digest: it changes with every call.
+	for i, c := range changes {
+		if c.Action == config.Remove && c.Kind == "connection" {
+			running, err := o.running(ctx, c.Name)
+			if err != nil {
+				return planned{}, nil, err
+			}
+			changes[i].Lines = append(slices.Clone(c.Lines), running...)
+		}
+	}
+	return planned{policy, desired, changes, set, digest}, nil, nil
 }
 
 func changeRows(changes []config.Change) []*sallyportv1.PlanChange {

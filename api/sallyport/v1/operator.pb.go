@@ -3481,6 +3481,560 @@ func (x *EnableConnectionResponse) GetState() string {
 	return ""
 }
 
+type RemoveConnectionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	Remove        bool                   `protobuf:"varint,2,opt,name=remove,proto3" json:"remove,omitempty"` // false: only say what it breaks
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveConnectionRequest) Reset() {
+	*x = RemoveConnectionRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveConnectionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveConnectionRequest) ProtoMessage() {}
+
+func (x *RemoveConnectionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveConnectionRequest.ProtoReflect.Descriptor instead.
+func (*RemoveConnectionRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *RemoveConnectionRequest) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *RemoveConnectionRequest) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+type RemoveConnectionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Breaks        []string               `protobuf:"bytes,1,rep,name=breaks,proto3" json:"breaks,omitempty"` // a line each; empty: nothing uses it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveConnectionResponse) Reset() {
+	*x = RemoveConnectionResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveConnectionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveConnectionResponse) ProtoMessage() {}
+
+func (x *RemoveConnectionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveConnectionResponse.ProtoReflect.Descriptor instead.
+func (*RemoveConnectionResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *RemoveConnectionResponse) GetBreaks() []string {
+	if x != nil {
+		return x.Breaks
+	}
+	return nil
+}
+
+type CheckCatalogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckCatalogRequest) Reset() {
+	*x = CheckCatalogRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckCatalogRequest) ProtoMessage() {}
+
+func (x *CheckCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckCatalogRequest.ProtoReflect.Descriptor instead.
+func (*CheckCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *CheckCatalogRequest) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+type CheckCatalogResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Draft         *Draft                 `protobuf:"bytes,1,opt,name=draft,proto3" json:"draft,omitempty"` // absent: the server lists what was reviewed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckCatalogResponse) Reset() {
+	*x = CheckCatalogResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckCatalogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckCatalogResponse) ProtoMessage() {}
+
+func (x *CheckCatalogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckCatalogResponse.ProtoReflect.Descriptor instead.
+func (*CheckCatalogResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *CheckCatalogResponse) GetDraft() *Draft {
+	if x != nil {
+		return x.Draft
+	}
+	return nil
+}
+
+type ListDraftsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"` // empty: of all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDraftsRequest) Reset() {
+	*x = ListDraftsRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDraftsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDraftsRequest) ProtoMessage() {}
+
+func (x *ListDraftsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDraftsRequest.ProtoReflect.Descriptor instead.
+func (*ListDraftsRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ListDraftsRequest) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+type ListDraftsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Drafts        []*Draft               `protobuf:"bytes,1,rep,name=drafts,proto3" json:"drafts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDraftsResponse) Reset() {
+	*x = ListDraftsResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDraftsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDraftsResponse) ProtoMessage() {}
+
+func (x *ListDraftsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDraftsResponse.ProtoReflect.Descriptor instead.
+func (*ListDraftsResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ListDraftsResponse) GetDrafts() []*Draft {
+	if x != nil {
+		return x.Drafts
+	}
+	return nil
+}
+
+// Draft is what a server lists that was not reviewed.
+type Draft struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"` // draft | rejected
+	SeenMs        int64                  `protobuf:"varint,4,opt,name=seen_ms,json=seenMs,proto3" json:"seen_ms,omitempty"`
+	Changes       []*DraftChange         `protobuf:"bytes,5,rep,name=changes,proto3" json:"changes,omitempty"`
+	Catalog       []byte                 `protobuf:"bytes,6,opt,name=catalog,proto3" json:"catalog,omitempty"` // the catalog file
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Draft) Reset() {
+	*x = Draft{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Draft) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Draft) ProtoMessage() {}
+
+func (x *Draft) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Draft.ProtoReflect.Descriptor instead.
+func (*Draft) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Draft) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *Draft) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Draft) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Draft) GetSeenMs() int64 {
+	if x != nil {
+		return x.SeenMs
+	}
+	return 0
+}
+
+func (x *Draft) GetChanges() []*DraftChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Draft) GetCatalog() []byte {
+	if x != nil {
+		return x.Catalog
+	}
+	return nil
+}
+
+// DraftChange is how one tool differs from what was reviewed.
+type DraftChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	Classes       []string               `protobuf:"bytes,2,rep,name=classes,proto3" json:"classes,omitempty"`
+	Lines         []string               `protobuf:"bytes,3,rep,name=lines,proto3" json:"lines,omitempty"`   // member: old -> new, exact bytes
+	Effect        string                 `protobuf:"bytes,4,opt,name=effect,proto3" json:"effect,omitempty"` // of the change, by the connection's policy: keep | ask | stop
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DraftChange) Reset() {
+	*x = DraftChange{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DraftChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DraftChange) ProtoMessage() {}
+
+func (x *DraftChange) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DraftChange.ProtoReflect.Descriptor instead.
+func (*DraftChange) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *DraftChange) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *DraftChange) GetClasses() []string {
+	if x != nil {
+		return x.Classes
+	}
+	return nil
+}
+
+func (x *DraftChange) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *DraftChange) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
+type ReviewDraftRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Connection    string                 `protobuf:"bytes,1,opt,name=connection,proto3" json:"connection,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // that the reviewer saw
+	Approve       bool                   `protobuf:"varint,3,opt,name=approve,proto3" json:"approve,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReviewDraftRequest) Reset() {
+	*x = ReviewDraftRequest{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReviewDraftRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReviewDraftRequest) ProtoMessage() {}
+
+func (x *ReviewDraftRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReviewDraftRequest.ProtoReflect.Descriptor instead.
+func (*ReviewDraftRequest) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ReviewDraftRequest) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *ReviewDraftRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ReviewDraftRequest) GetApprove() bool {
+	if x != nil {
+		return x.Approve
+	}
+	return false
+}
+
+type ReviewDraftResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Catalog       []byte                 `protobuf:"bytes,1,opt,name=catalog,proto3" json:"catalog,omitempty"` // approved: the catalog file
+	Former        string                 `protobuf:"bytes,2,opt,name=former,proto3" json:"former,omitempty"`   // approved: the digest whose place it took
+	Added         []string               `protobuf:"bytes,3,rep,name=added,proto3" json:"added,omitempty"`     // tools that nobody let in yet
+	Removed       []string               `protobuf:"bytes,4,rep,name=removed,proto3" json:"removed,omitempty"` // tools that were let in, and are gone
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReviewDraftResponse) Reset() {
+	*x = ReviewDraftResponse{}
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReviewDraftResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReviewDraftResponse) ProtoMessage() {}
+
+func (x *ReviewDraftResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReviewDraftResponse.ProtoReflect.Descriptor instead.
+func (*ReviewDraftResponse) Descriptor() ([]byte, []int) {
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ReviewDraftResponse) GetCatalog() []byte {
+	if x != nil {
+		return x.Catalog
+	}
+	return nil
+}
+
+func (x *ReviewDraftResponse) GetFormer() string {
+	if x != nil {
+		return x.Former
+	}
+	return ""
+}
+
+func (x *ReviewDraftResponse) GetAdded() []string {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *ReviewDraftResponse) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
 type PoolKeyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -3492,7 +4046,7 @@ type PoolKeyRequest struct {
 
 func (x *PoolKeyRequest) Reset() {
 	*x = PoolKeyRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3504,7 +4058,7 @@ func (x *PoolKeyRequest) String() string {
 func (*PoolKeyRequest) ProtoMessage() {}
 
 func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[47]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3517,7 +4071,7 @@ func (x *PoolKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyRequest.ProtoReflect.Descriptor instead.
 func (*PoolKeyRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PoolKeyRequest) GetPool() string {
@@ -3555,7 +4109,7 @@ type PoolKeyResponse struct {
 
 func (x *PoolKeyResponse) Reset() {
 	*x = PoolKeyResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +4121,7 @@ func (x *PoolKeyResponse) String() string {
 func (*PoolKeyResponse) ProtoMessage() {}
 
 func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[48]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +4134,7 @@ func (x *PoolKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolKeyResponse.ProtoReflect.Descriptor instead.
 func (*PoolKeyResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PoolKeyResponse) GetPublicKey() []byte {
@@ -3639,7 +4193,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3651,7 +4205,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[49]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3664,7 +4218,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PutCredentialRequest) GetConnection() string {
@@ -3718,7 +4272,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +4284,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[50]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +4297,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PutCredentialResponse) GetVersion() int64 {
@@ -3766,7 +4320,7 @@ type BeginSignInRequest struct {
 
 func (x *BeginSignInRequest) Reset() {
 	*x = BeginSignInRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +4332,7 @@ func (x *BeginSignInRequest) String() string {
 func (*BeginSignInRequest) ProtoMessage() {}
 
 func (x *BeginSignInRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[51]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +4345,7 @@ func (x *BeginSignInRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginSignInRequest.ProtoReflect.Descriptor instead.
 func (*BeginSignInRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *BeginSignInRequest) GetConnection() string {
@@ -3845,7 +4399,7 @@ type BeginSignInResponse struct {
 
 func (x *BeginSignInResponse) Reset() {
 	*x = BeginSignInResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +4411,7 @@ func (x *BeginSignInResponse) String() string {
 func (*BeginSignInResponse) ProtoMessage() {}
 
 func (x *BeginSignInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[52]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +4424,7 @@ func (x *BeginSignInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginSignInResponse.ProtoReflect.Descriptor instead.
 func (*BeginSignInResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *BeginSignInResponse) GetAddress() string {
@@ -3940,7 +4494,7 @@ type EndSignInRequest struct {
 
 func (x *EndSignInRequest) Reset() {
 	*x = EndSignInRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4506,7 @@ func (x *EndSignInRequest) String() string {
 func (*EndSignInRequest) ProtoMessage() {}
 
 func (x *EndSignInRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[53]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4519,7 @@ func (x *EndSignInRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSignInRequest.ProtoReflect.Descriptor instead.
 func (*EndSignInRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *EndSignInRequest) GetState() string {
@@ -3999,7 +4553,7 @@ type EndSignInResponse struct {
 
 func (x *EndSignInResponse) Reset() {
 	*x = EndSignInResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4011,7 +4565,7 @@ func (x *EndSignInResponse) String() string {
 func (*EndSignInResponse) ProtoMessage() {}
 
 func (x *EndSignInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[54]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4024,7 +4578,7 @@ func (x *EndSignInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSignInResponse.ProtoReflect.Descriptor instead.
 func (*EndSignInResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *EndSignInResponse) GetCredential() *CredentialRow {
@@ -4062,7 +4616,7 @@ type CredentialRow struct {
 
 func (x *CredentialRow) Reset() {
 	*x = CredentialRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4074,7 +4628,7 @@ func (x *CredentialRow) String() string {
 func (*CredentialRow) ProtoMessage() {}
 
 func (x *CredentialRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[55]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4087,7 +4641,7 @@ func (x *CredentialRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialRow.ProtoReflect.Descriptor instead.
 func (*CredentialRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CredentialRow) GetConnection() string {
@@ -4189,7 +4743,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4201,7 +4755,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[56]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4214,7 +4768,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 type ListCredentialsResponse struct {
@@ -4226,7 +4780,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4792,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[57]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4805,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*CredentialRow {
@@ -4271,7 +4825,7 @@ type RemoveCredentialRequest struct {
 
 func (x *RemoveCredentialRequest) Reset() {
 	*x = RemoveCredentialRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4283,7 +4837,7 @@ func (x *RemoveCredentialRequest) String() string {
 func (*RemoveCredentialRequest) ProtoMessage() {}
 
 func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[58]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4296,7 +4850,7 @@ func (x *RemoveCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RemoveCredentialRequest) GetConnection() string {
@@ -4321,7 +4875,7 @@ type RemoveCredentialResponse struct {
 
 func (x *RemoveCredentialResponse) Reset() {
 	*x = RemoveCredentialResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4887,7 @@ func (x *RemoveCredentialResponse) String() string {
 func (*RemoveCredentialResponse) ProtoMessage() {}
 
 func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[59]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4900,7 @@ func (x *RemoveCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCredentialResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 type SessionTicketRequest struct {
@@ -4359,7 +4913,7 @@ type SessionTicketRequest struct {
 
 func (x *SessionTicketRequest) Reset() {
 	*x = SessionTicketRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4371,7 +4925,7 @@ func (x *SessionTicketRequest) String() string {
 func (*SessionTicketRequest) ProtoMessage() {}
 
 func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[60]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4384,7 +4938,7 @@ func (x *SessionTicketRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketRequest.ProtoReflect.Descriptor instead.
 func (*SessionTicketRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SessionTicketRequest) GetProfile() string {
@@ -4411,7 +4965,7 @@ type SessionTicketResponse struct {
 
 func (x *SessionTicketResponse) Reset() {
 	*x = SessionTicketResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4423,7 +4977,7 @@ func (x *SessionTicketResponse) String() string {
 func (*SessionTicketResponse) ProtoMessage() {}
 
 func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[61]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4436,7 +4990,7 @@ func (x *SessionTicketResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTicketResponse.ProtoReflect.Descriptor instead.
 func (*SessionTicketResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SessionTicketResponse) GetTicket() string {
@@ -4469,7 +5023,7 @@ type GiveGrantRequest struct {
 
 func (x *GiveGrantRequest) Reset() {
 	*x = GiveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4481,7 +5035,7 @@ func (x *GiveGrantRequest) String() string {
 func (*GiveGrantRequest) ProtoMessage() {}
 
 func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[62]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4494,7 +5048,7 @@ func (x *GiveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantRequest.ProtoReflect.Descriptor instead.
 func (*GiveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GiveGrantRequest) GetName() string {
@@ -4562,7 +5116,7 @@ type GiveGrantResponse struct {
 
 func (x *GiveGrantResponse) Reset() {
 	*x = GiveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4574,7 +5128,7 @@ func (x *GiveGrantResponse) String() string {
 func (*GiveGrantResponse) ProtoMessage() {}
 
 func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[63]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4587,7 +5141,7 @@ func (x *GiveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveGrantResponse.ProtoReflect.Descriptor instead.
 func (*GiveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GiveGrantResponse) GetId() string {
@@ -4606,7 +5160,7 @@ type RemoveGrantRequest struct {
 
 func (x *RemoveGrantRequest) Reset() {
 	*x = RemoveGrantRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4618,7 +5172,7 @@ func (x *RemoveGrantRequest) String() string {
 func (*RemoveGrantRequest) ProtoMessage() {}
 
 func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[64]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4631,7 +5185,7 @@ func (x *RemoveGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantRequest.ProtoReflect.Descriptor instead.
 func (*RemoveGrantRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RemoveGrantRequest) GetId() string {
@@ -4649,7 +5203,7 @@ type RemoveGrantResponse struct {
 
 func (x *RemoveGrantResponse) Reset() {
 	*x = RemoveGrantResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4661,7 +5215,7 @@ func (x *RemoveGrantResponse) String() string {
 func (*RemoveGrantResponse) ProtoMessage() {}
 
 func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[65]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4674,7 +5228,7 @@ func (x *RemoveGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGrantResponse.ProtoReflect.Descriptor instead.
 func (*RemoveGrantResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 type GrantRow struct {
@@ -4698,7 +5252,7 @@ type GrantRow struct {
 
 func (x *GrantRow) Reset() {
 	*x = GrantRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4710,7 +5264,7 @@ func (x *GrantRow) String() string {
 func (*GrantRow) ProtoMessage() {}
 
 func (x *GrantRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[66]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4723,7 +5277,7 @@ func (x *GrantRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRow.ProtoReflect.Descriptor instead.
 func (*GrantRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GrantRow) GetId() string {
@@ -4826,7 +5380,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4838,7 +5392,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[67]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4851,7 +5405,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListGrantsRequest) GetProfile() string {
@@ -4870,7 +5424,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4882,7 +5436,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[68]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4895,7 +5449,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*GrantRow {
@@ -4918,7 +5472,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4930,7 +5484,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[69]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4943,7 +5497,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ExplainRequest) GetProfile() string {
@@ -4993,7 +5547,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5005,7 +5559,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[70]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5018,7 +5572,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{70}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ExplainResponse) GetVerdict() string {
@@ -5071,7 +5625,7 @@ type SessionRow struct {
 
 func (x *SessionRow) Reset() {
 	*x = SessionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5083,7 +5637,7 @@ func (x *SessionRow) String() string {
 func (*SessionRow) ProtoMessage() {}
 
 func (x *SessionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[71]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5096,7 +5650,7 @@ func (x *SessionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRow.ProtoReflect.Descriptor instead.
 func (*SessionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{71}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *SessionRow) GetId() string {
@@ -5206,7 +5760,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5218,7 +5772,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[72]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5231,7 +5785,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListSessionsRequest) GetAll() bool {
@@ -5250,7 +5804,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5262,7 +5816,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[73]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5275,7 +5829,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*SessionRow {
@@ -5295,7 +5849,7 @@ type CloseOwnedSessionRequest struct {
 
 func (x *CloseOwnedSessionRequest) Reset() {
 	*x = CloseOwnedSessionRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5307,7 +5861,7 @@ func (x *CloseOwnedSessionRequest) String() string {
 func (*CloseOwnedSessionRequest) ProtoMessage() {}
 
 func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[74]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5320,7 +5874,7 @@ func (x *CloseOwnedSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *CloseOwnedSessionRequest) GetSession() string {
@@ -5345,7 +5899,7 @@ type CloseOwnedSessionResponse struct {
 
 func (x *CloseOwnedSessionResponse) Reset() {
 	*x = CloseOwnedSessionResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5357,7 +5911,7 @@ func (x *CloseOwnedSessionResponse) String() string {
 func (*CloseOwnedSessionResponse) ProtoMessage() {}
 
 func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[75]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5370,7 +5924,7 @@ func (x *CloseOwnedSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwnedSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseOwnedSessionResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 type ConnectionRow struct {
@@ -5394,7 +5948,7 @@ type ConnectionRow struct {
 
 func (x *ConnectionRow) Reset() {
 	*x = ConnectionRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5406,7 +5960,7 @@ func (x *ConnectionRow) String() string {
 func (*ConnectionRow) ProtoMessage() {}
 
 func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[76]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5419,7 +5973,7 @@ func (x *ConnectionRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionRow.ProtoReflect.Descriptor instead.
 func (*ConnectionRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ConnectionRow) GetName() string {
@@ -5521,7 +6075,7 @@ type ListConnectionsRequest struct {
 
 func (x *ListConnectionsRequest) Reset() {
 	*x = ListConnectionsRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +6087,7 @@ func (x *ListConnectionsRequest) String() string {
 func (*ListConnectionsRequest) ProtoMessage() {}
 
 func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[77]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +6100,7 @@ func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 type ListConnectionsResponse struct {
@@ -5558,7 +6112,7 @@ type ListConnectionsResponse struct {
 
 func (x *ListConnectionsResponse) Reset() {
 	*x = ListConnectionsResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5570,7 +6124,7 @@ func (x *ListConnectionsResponse) String() string {
 func (*ListConnectionsResponse) ProtoMessage() {}
 
 func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[78]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5583,7 +6137,7 @@ func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListConnectionsResponse) GetConnections() []*ConnectionRow {
@@ -5608,7 +6162,7 @@ type ProfileRow struct {
 
 func (x *ProfileRow) Reset() {
 	*x = ProfileRow{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5620,7 +6174,7 @@ func (x *ProfileRow) String() string {
 func (*ProfileRow) ProtoMessage() {}
 
 func (x *ProfileRow) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[79]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5633,7 +6187,7 @@ func (x *ProfileRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRow.ProtoReflect.Descriptor instead.
 func (*ProfileRow) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ProfileRow) GetName() string {
@@ -5697,7 +6251,7 @@ type ProfileTool struct {
 
 func (x *ProfileTool) Reset() {
 	*x = ProfileTool{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5709,7 +6263,7 @@ func (x *ProfileTool) String() string {
 func (*ProfileTool) ProtoMessage() {}
 
 func (x *ProfileTool) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[80]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5722,7 +6276,7 @@ func (x *ProfileTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileTool.ProtoReflect.Descriptor instead.
 func (*ProfileTool) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ProfileTool) GetName() string {
@@ -5761,7 +6315,7 @@ type ListProfilesRequest struct {
 
 func (x *ListProfilesRequest) Reset() {
 	*x = ListProfilesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5773,7 +6327,7 @@ func (x *ListProfilesRequest) String() string {
 func (*ListProfilesRequest) ProtoMessage() {}
 
 func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[81]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5786,7 +6340,7 @@ func (x *ListProfilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesRequest.ProtoReflect.Descriptor instead.
 func (*ListProfilesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{91}
 }
 
 type ListProfilesResponse struct {
@@ -5798,7 +6352,7 @@ type ListProfilesResponse struct {
 
 func (x *ListProfilesResponse) Reset() {
 	*x = ListProfilesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5810,7 +6364,7 @@ func (x *ListProfilesResponse) String() string {
 func (*ListProfilesResponse) ProtoMessage() {}
 
 func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[82]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5823,7 +6377,7 @@ func (x *ListProfilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProfilesResponse.ProtoReflect.Descriptor instead.
 func (*ListProfilesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ListProfilesResponse) GetProfiles() []*ProfileRow {
@@ -5853,7 +6407,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5865,7 +6419,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[83]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5878,7 +6432,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Machine) GetRole() string {
@@ -5974,7 +6528,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5986,7 +6540,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[84]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5999,7 +6553,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListMachinesRequest) GetRole() string {
@@ -6018,7 +6572,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6030,7 +6584,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[85]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6043,7 +6597,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*Machine {
@@ -6063,7 +6617,7 @@ type RemoveMachineRequest struct {
 
 func (x *RemoveMachineRequest) Reset() {
 	*x = RemoveMachineRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6075,7 +6629,7 @@ func (x *RemoveMachineRequest) String() string {
 func (*RemoveMachineRequest) ProtoMessage() {}
 
 func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[86]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6088,7 +6642,7 @@ func (x *RemoveMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMachineRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{86}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RemoveMachineRequest) GetRole() string {
@@ -6113,7 +6667,7 @@ type RemoveMachineResponse struct {
 
 func (x *RemoveMachineResponse) Reset() {
 	*x = RemoveMachineResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6125,7 +6679,7 @@ func (x *RemoveMachineResponse) String() string {
 func (*RemoveMachineResponse) ProtoMessage() {}
 
 func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[87]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6138,7 +6692,7 @@ func (x *RemoveMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMachineResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMachineResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{87}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{97}
 }
 
 type EnrolRequest struct {
@@ -6152,7 +6706,7 @@ type EnrolRequest struct {
 
 func (x *EnrolRequest) Reset() {
 	*x = EnrolRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6164,7 +6718,7 @@ func (x *EnrolRequest) String() string {
 func (*EnrolRequest) ProtoMessage() {}
 
 func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[88]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6177,7 +6731,7 @@ func (x *EnrolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolRequest.ProtoReflect.Descriptor instead.
 func (*EnrolRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{88}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *EnrolRequest) GetRole() string {
@@ -6211,7 +6765,7 @@ type EnrolResponse struct {
 
 func (x *EnrolResponse) Reset() {
 	*x = EnrolResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6223,7 +6777,7 @@ func (x *EnrolResponse) String() string {
 func (*EnrolResponse) ProtoMessage() {}
 
 func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[89]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6236,7 +6790,7 @@ func (x *EnrolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrolResponse.ProtoReflect.Descriptor instead.
 func (*EnrolResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{89}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *EnrolResponse) GetToken() string {
@@ -6264,7 +6818,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6276,7 +6830,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[90]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6289,7 +6843,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{90}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *WatchRequest) GetKinds() []string {
@@ -6326,7 +6880,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6338,7 +6892,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[91]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6351,7 +6905,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{91}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *WatchResponse) GetKind() string {
@@ -6398,7 +6952,7 @@ type ExportRequest struct {
 
 func (x *ExportRequest) Reset() {
 	*x = ExportRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6410,7 +6964,7 @@ func (x *ExportRequest) String() string {
 func (*ExportRequest) ProtoMessage() {}
 
 func (x *ExportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[92]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6423,7 +6977,7 @@ func (x *ExportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRequest.ProtoReflect.Descriptor instead.
 func (*ExportRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{92}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ExportRequest) GetSinceMs() int64 {
@@ -6442,7 +6996,7 @@ type ExportResponse struct {
 
 func (x *ExportResponse) Reset() {
 	*x = ExportResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6454,7 +7008,7 @@ func (x *ExportResponse) String() string {
 func (*ExportResponse) ProtoMessage() {}
 
 func (x *ExportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[93]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6467,7 +7021,7 @@ func (x *ExportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportResponse.ProtoReflect.Descriptor instead.
 func (*ExportResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{93}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ExportResponse) GetLine() []byte {
@@ -6486,7 +7040,7 @@ type AcceptRestoreRequest struct {
 
 func (x *AcceptRestoreRequest) Reset() {
 	*x = AcceptRestoreRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[94]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6498,7 +7052,7 @@ func (x *AcceptRestoreRequest) String() string {
 func (*AcceptRestoreRequest) ProtoMessage() {}
 
 func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[94]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6511,7 +7065,7 @@ func (x *AcceptRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreRequest.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{94}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *AcceptRestoreRequest) GetNote() string {
@@ -6530,7 +7084,7 @@ type AcceptRestoreResponse struct {
 
 func (x *AcceptRestoreResponse) Reset() {
 	*x = AcceptRestoreResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[95]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6542,7 +7096,7 @@ func (x *AcceptRestoreResponse) String() string {
 func (*AcceptRestoreResponse) ProtoMessage() {}
 
 func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[95]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6555,7 +7109,7 @@ func (x *AcceptRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRestoreResponse.ProtoReflect.Descriptor instead.
 func (*AcceptRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{95}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *AcceptRestoreResponse) GetIncarnation() string {
@@ -6573,7 +7127,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[96]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6585,7 +7139,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[96]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6598,7 +7152,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{96}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{106}
 }
 
 type BackupResponse struct {
@@ -6611,7 +7165,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[97]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6623,7 +7177,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[97]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6636,7 +7190,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{97}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *BackupResponse) GetData() []byte {
@@ -6663,7 +7217,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_sallyport_v1_operator_proto_msgTypes[98]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6675,7 +7229,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_sallyport_v1_operator_proto_msgTypes[98]
+	mi := &file_sallyport_v1_operator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6688,7 +7242,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{98}
+	return file_sallyport_v1_operator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Failure) GetCode() string {
@@ -7011,7 +7565,51 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x06enable\x18\x02 \x01(\bR\x06enable\"b\n" +
 	"\x18EnableConnectionResponse\x120\n" +
 	"\x06report\x18\x01 \x01(\v2\x18.sallyport.v1.TestReportR\x06report\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\"^\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"Q\n" +
+	"\x17RemoveConnectionRequest\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\x12\x16\n" +
+	"\x06remove\x18\x02 \x01(\bR\x06remove\"2\n" +
+	"\x18RemoveConnectionResponse\x12\x16\n" +
+	"\x06breaks\x18\x01 \x03(\tR\x06breaks\"5\n" +
+	"\x13CheckCatalogRequest\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\"A\n" +
+	"\x14CheckCatalogResponse\x12)\n" +
+	"\x05draft\x18\x01 \x01(\v2\x13.sallyport.v1.DraftR\x05draft\"3\n" +
+	"\x11ListDraftsRequest\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\"A\n" +
+	"\x12ListDraftsResponse\x12+\n" +
+	"\x06drafts\x18\x01 \x03(\v2\x13.sallyport.v1.DraftR\x06drafts\"\xbd\x01\n" +
+	"\x05Draft\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x17\n" +
+	"\aseen_ms\x18\x04 \x01(\x03R\x06seenMs\x123\n" +
+	"\achanges\x18\x05 \x03(\v2\x19.sallyport.v1.DraftChangeR\achanges\x12\x18\n" +
+	"\acatalog\x18\x06 \x01(\fR\acatalog\"i\n" +
+	"\vDraftChange\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x18\n" +
+	"\aclasses\x18\x02 \x03(\tR\aclasses\x12\x14\n" +
+	"\x05lines\x18\x03 \x03(\tR\x05lines\x12\x16\n" +
+	"\x06effect\x18\x04 \x01(\tR\x06effect\"f\n" +
+	"\x12ReviewDraftRequest\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x01 \x01(\tR\n" +
+	"connection\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\aapprove\x18\x03 \x01(\bR\aapprove\"w\n" +
+	"\x13ReviewDraftResponse\x12\x18\n" +
+	"\acatalog\x18\x01 \x01(\fR\acatalog\x12\x16\n" +
+	"\x06former\x18\x02 \x01(\tR\x06former\x12\x14\n" +
+	"\x05added\x18\x03 \x03(\tR\x05added\x12\x18\n" +
+	"\aremoved\x18\x04 \x03(\tR\aremoved\"^\n" +
 	"\x0ePoolKeyRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1e\n" +
 	"\n" +
@@ -7264,7 +7862,7 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\x1d\n" +
 	"\aFailure\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\tR\x04code2\xf0\x18\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code2\xcf\x1b\n" +
 	"\bOperator\x12C\n" +
 	"\x06Status\x12\x1b.sallyport.v1.StatusRequest\x1a\x1c.sallyport.v1.StatusResponse\x12=\n" +
 	"\x04Plan\x12\x19.sallyport.v1.PlanRequest\x1a\x1a.sallyport.v1.PlanResponse\x12@\n" +
@@ -7291,7 +7889,12 @@ const file_sallyport_v1_operator_proto_rawDesc = "" +
 	"\vPullCatalog\x12 .sallyport.v1.PullCatalogRequest\x1a!.sallyport.v1.PullCatalogResponse\x12R\n" +
 	"\vShowCatalog\x12 .sallyport.v1.ShowCatalogRequest\x1a!.sallyport.v1.ShowCatalogResponse\x12[\n" +
 	"\x0eTestConnection\x12#.sallyport.v1.TestConnectionRequest\x1a$.sallyport.v1.TestConnectionResponse\x12a\n" +
-	"\x10EnableConnection\x12%.sallyport.v1.EnableConnectionRequest\x1a&.sallyport.v1.EnableConnectionResponse\x12F\n" +
+	"\x10EnableConnection\x12%.sallyport.v1.EnableConnectionRequest\x1a&.sallyport.v1.EnableConnectionResponse\x12a\n" +
+	"\x10RemoveConnection\x12%.sallyport.v1.RemoveConnectionRequest\x1a&.sallyport.v1.RemoveConnectionResponse\x12U\n" +
+	"\fCheckCatalog\x12!.sallyport.v1.CheckCatalogRequest\x1a\".sallyport.v1.CheckCatalogResponse\x12O\n" +
+	"\n" +
+	"ListDrafts\x12\x1f.sallyport.v1.ListDraftsRequest\x1a .sallyport.v1.ListDraftsResponse\x12R\n" +
+	"\vReviewDraft\x12 .sallyport.v1.ReviewDraftRequest\x1a!.sallyport.v1.ReviewDraftResponse\x12F\n" +
 	"\aPoolKey\x12\x1c.sallyport.v1.PoolKeyRequest\x1a\x1d.sallyport.v1.PoolKeyResponse\x12X\n" +
 	"\rPutCredential\x12\".sallyport.v1.PutCredentialRequest\x1a#.sallyport.v1.PutCredentialResponse\x12R\n" +
 	"\vBeginSignIn\x12 .sallyport.v1.BeginSignInRequest\x1a!.sallyport.v1.BeginSignInResponse\x12L\n" +
@@ -7319,7 +7922,7 @@ func file_sallyport_v1_operator_proto_rawDescGZIP() []byte {
 	return file_sallyport_v1_operator_proto_rawDescData
 }
 
-var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_sallyport_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
 var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),             // 0: sallyport.v1.StatusRequest
 	(*StatusResponse)(nil),            // 1: sallyport.v1.StatusResponse
@@ -7368,181 +7971,202 @@ var file_sallyport_v1_operator_proto_goTypes = []any{
 	(*TestConnectionResponse)(nil),    // 44: sallyport.v1.TestConnectionResponse
 	(*EnableConnectionRequest)(nil),   // 45: sallyport.v1.EnableConnectionRequest
 	(*EnableConnectionResponse)(nil),  // 46: sallyport.v1.EnableConnectionResponse
-	(*PoolKeyRequest)(nil),            // 47: sallyport.v1.PoolKeyRequest
-	(*PoolKeyResponse)(nil),           // 48: sallyport.v1.PoolKeyResponse
-	(*PutCredentialRequest)(nil),      // 49: sallyport.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 50: sallyport.v1.PutCredentialResponse
-	(*BeginSignInRequest)(nil),        // 51: sallyport.v1.BeginSignInRequest
-	(*BeginSignInResponse)(nil),       // 52: sallyport.v1.BeginSignInResponse
-	(*EndSignInRequest)(nil),          // 53: sallyport.v1.EndSignInRequest
-	(*EndSignInResponse)(nil),         // 54: sallyport.v1.EndSignInResponse
-	(*CredentialRow)(nil),             // 55: sallyport.v1.CredentialRow
-	(*ListCredentialsRequest)(nil),    // 56: sallyport.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 57: sallyport.v1.ListCredentialsResponse
-	(*RemoveCredentialRequest)(nil),   // 58: sallyport.v1.RemoveCredentialRequest
-	(*RemoveCredentialResponse)(nil),  // 59: sallyport.v1.RemoveCredentialResponse
-	(*SessionTicketRequest)(nil),      // 60: sallyport.v1.SessionTicketRequest
-	(*SessionTicketResponse)(nil),     // 61: sallyport.v1.SessionTicketResponse
-	(*GiveGrantRequest)(nil),          // 62: sallyport.v1.GiveGrantRequest
-	(*GiveGrantResponse)(nil),         // 63: sallyport.v1.GiveGrantResponse
-	(*RemoveGrantRequest)(nil),        // 64: sallyport.v1.RemoveGrantRequest
-	(*RemoveGrantResponse)(nil),       // 65: sallyport.v1.RemoveGrantResponse
-	(*GrantRow)(nil),                  // 66: sallyport.v1.GrantRow
-	(*ListGrantsRequest)(nil),         // 67: sallyport.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 68: sallyport.v1.ListGrantsResponse
-	(*ExplainRequest)(nil),            // 69: sallyport.v1.ExplainRequest
-	(*ExplainResponse)(nil),           // 70: sallyport.v1.ExplainResponse
-	(*SessionRow)(nil),                // 71: sallyport.v1.SessionRow
-	(*ListSessionsRequest)(nil),       // 72: sallyport.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),      // 73: sallyport.v1.ListSessionsResponse
-	(*CloseOwnedSessionRequest)(nil),  // 74: sallyport.v1.CloseOwnedSessionRequest
-	(*CloseOwnedSessionResponse)(nil), // 75: sallyport.v1.CloseOwnedSessionResponse
-	(*ConnectionRow)(nil),             // 76: sallyport.v1.ConnectionRow
-	(*ListConnectionsRequest)(nil),    // 77: sallyport.v1.ListConnectionsRequest
-	(*ListConnectionsResponse)(nil),   // 78: sallyport.v1.ListConnectionsResponse
-	(*ProfileRow)(nil),                // 79: sallyport.v1.ProfileRow
-	(*ProfileTool)(nil),               // 80: sallyport.v1.ProfileTool
-	(*ListProfilesRequest)(nil),       // 81: sallyport.v1.ListProfilesRequest
-	(*ListProfilesResponse)(nil),      // 82: sallyport.v1.ListProfilesResponse
-	(*Machine)(nil),                   // 83: sallyport.v1.Machine
-	(*ListMachinesRequest)(nil),       // 84: sallyport.v1.ListMachinesRequest
-	(*ListMachinesResponse)(nil),      // 85: sallyport.v1.ListMachinesResponse
-	(*RemoveMachineRequest)(nil),      // 86: sallyport.v1.RemoveMachineRequest
-	(*RemoveMachineResponse)(nil),     // 87: sallyport.v1.RemoveMachineResponse
-	(*EnrolRequest)(nil),              // 88: sallyport.v1.EnrolRequest
-	(*EnrolResponse)(nil),             // 89: sallyport.v1.EnrolResponse
-	(*WatchRequest)(nil),              // 90: sallyport.v1.WatchRequest
-	(*WatchResponse)(nil),             // 91: sallyport.v1.WatchResponse
-	(*ExportRequest)(nil),             // 92: sallyport.v1.ExportRequest
-	(*ExportResponse)(nil),            // 93: sallyport.v1.ExportResponse
-	(*AcceptRestoreRequest)(nil),      // 94: sallyport.v1.AcceptRestoreRequest
-	(*AcceptRestoreResponse)(nil),     // 95: sallyport.v1.AcceptRestoreResponse
-	(*BackupRequest)(nil),             // 96: sallyport.v1.BackupRequest
-	(*BackupResponse)(nil),            // 97: sallyport.v1.BackupResponse
-	(*Failure)(nil),                   // 98: sallyport.v1.Failure
+	(*RemoveConnectionRequest)(nil),   // 47: sallyport.v1.RemoveConnectionRequest
+	(*RemoveConnectionResponse)(nil),  // 48: sallyport.v1.RemoveConnectionResponse
+	(*CheckCatalogRequest)(nil),       // 49: sallyport.v1.CheckCatalogRequest
+	(*CheckCatalogResponse)(nil),      // 50: sallyport.v1.CheckCatalogResponse
+	(*ListDraftsRequest)(nil),         // 51: sallyport.v1.ListDraftsRequest
+	(*ListDraftsResponse)(nil),        // 52: sallyport.v1.ListDraftsResponse
+	(*Draft)(nil),                     // 53: sallyport.v1.Draft
+	(*DraftChange)(nil),               // 54: sallyport.v1.DraftChange
+	(*ReviewDraftRequest)(nil),        // 55: sallyport.v1.ReviewDraftRequest
+	(*ReviewDraftResponse)(nil),       // 56: sallyport.v1.ReviewDraftResponse
+	(*PoolKeyRequest)(nil),            // 57: sallyport.v1.PoolKeyRequest
+	(*PoolKeyResponse)(nil),           // 58: sallyport.v1.PoolKeyResponse
+	(*PutCredentialRequest)(nil),      // 59: sallyport.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 60: sallyport.v1.PutCredentialResponse
+	(*BeginSignInRequest)(nil),        // 61: sallyport.v1.BeginSignInRequest
+	(*BeginSignInResponse)(nil),       // 62: sallyport.v1.BeginSignInResponse
+	(*EndSignInRequest)(nil),          // 63: sallyport.v1.EndSignInRequest
+	(*EndSignInResponse)(nil),         // 64: sallyport.v1.EndSignInResponse
+	(*CredentialRow)(nil),             // 65: sallyport.v1.CredentialRow
+	(*ListCredentialsRequest)(nil),    // 66: sallyport.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 67: sallyport.v1.ListCredentialsResponse
+	(*RemoveCredentialRequest)(nil),   // 68: sallyport.v1.RemoveCredentialRequest
+	(*RemoveCredentialResponse)(nil),  // 69: sallyport.v1.RemoveCredentialResponse
+	(*SessionTicketRequest)(nil),      // 70: sallyport.v1.SessionTicketRequest
+	(*SessionTicketResponse)(nil),     // 71: sallyport.v1.SessionTicketResponse
+	(*GiveGrantRequest)(nil),          // 72: sallyport.v1.GiveGrantRequest
+	(*GiveGrantResponse)(nil),         // 73: sallyport.v1.GiveGrantResponse
+	(*RemoveGrantRequest)(nil),        // 74: sallyport.v1.RemoveGrantRequest
+	(*RemoveGrantResponse)(nil),       // 75: sallyport.v1.RemoveGrantResponse
+	(*GrantRow)(nil),                  // 76: sallyport.v1.GrantRow
+	(*ListGrantsRequest)(nil),         // 77: sallyport.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 78: sallyport.v1.ListGrantsResponse
+	(*ExplainRequest)(nil),            // 79: sallyport.v1.ExplainRequest
+	(*ExplainResponse)(nil),           // 80: sallyport.v1.ExplainResponse
+	(*SessionRow)(nil),                // 81: sallyport.v1.SessionRow
+	(*ListSessionsRequest)(nil),       // 82: sallyport.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 83: sallyport.v1.ListSessionsResponse
+	(*CloseOwnedSessionRequest)(nil),  // 84: sallyport.v1.CloseOwnedSessionRequest
+	(*CloseOwnedSessionResponse)(nil), // 85: sallyport.v1.CloseOwnedSessionResponse
+	(*ConnectionRow)(nil),             // 86: sallyport.v1.ConnectionRow
+	(*ListConnectionsRequest)(nil),    // 87: sallyport.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),   // 88: sallyport.v1.ListConnectionsResponse
+	(*ProfileRow)(nil),                // 89: sallyport.v1.ProfileRow
+	(*ProfileTool)(nil),               // 90: sallyport.v1.ProfileTool
+	(*ListProfilesRequest)(nil),       // 91: sallyport.v1.ListProfilesRequest
+	(*ListProfilesResponse)(nil),      // 92: sallyport.v1.ListProfilesResponse
+	(*Machine)(nil),                   // 93: sallyport.v1.Machine
+	(*ListMachinesRequest)(nil),       // 94: sallyport.v1.ListMachinesRequest
+	(*ListMachinesResponse)(nil),      // 95: sallyport.v1.ListMachinesResponse
+	(*RemoveMachineRequest)(nil),      // 96: sallyport.v1.RemoveMachineRequest
+	(*RemoveMachineResponse)(nil),     // 97: sallyport.v1.RemoveMachineResponse
+	(*EnrolRequest)(nil),              // 98: sallyport.v1.EnrolRequest
+	(*EnrolResponse)(nil),             // 99: sallyport.v1.EnrolResponse
+	(*WatchRequest)(nil),              // 100: sallyport.v1.WatchRequest
+	(*WatchResponse)(nil),             // 101: sallyport.v1.WatchResponse
+	(*ExportRequest)(nil),             // 102: sallyport.v1.ExportRequest
+	(*ExportResponse)(nil),            // 103: sallyport.v1.ExportResponse
+	(*AcceptRestoreRequest)(nil),      // 104: sallyport.v1.AcceptRestoreRequest
+	(*AcceptRestoreResponse)(nil),     // 105: sallyport.v1.AcceptRestoreResponse
+	(*BackupRequest)(nil),             // 106: sallyport.v1.BackupRequest
+	(*BackupResponse)(nil),            // 107: sallyport.v1.BackupResponse
+	(*Failure)(nil),                   // 108: sallyport.v1.Failure
 }
 var file_sallyport_v1_operator_proto_depIdxs = []int32{
-	83, // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
-	3,  // 1: sallyport.v1.PlanRequest.files:type_name -> sallyport.v1.ConfigFile
-	5,  // 2: sallyport.v1.PlanResponse.changes:type_name -> sallyport.v1.PlanChange
-	2,  // 3: sallyport.v1.PlanResponse.problems:type_name -> sallyport.v1.Problem
-	3,  // 4: sallyport.v1.ApplyRequest.files:type_name -> sallyport.v1.ConfigFile
-	5,  // 5: sallyport.v1.ApplyResponse.changes:type_name -> sallyport.v1.PlanChange
-	41, // 6: sallyport.v1.ApplyResponse.tests:type_name -> sallyport.v1.TestReport
-	2,  // 7: sallyport.v1.ApplyResponse.problems:type_name -> sallyport.v1.Problem
-	9,  // 8: sallyport.v1.ListCallsResponse.calls:type_name -> sallyport.v1.CallRow
-	9,  // 9: sallyport.v1.ShowCallResponse.call:type_name -> sallyport.v1.CallRow
-	13, // 10: sallyport.v1.ShowCallResponse.events:type_name -> sallyport.v1.CallEvent
-	9,  // 11: sallyport.v1.PurgeCallResponse.call:type_name -> sallyport.v1.CallRow
-	17, // 12: sallyport.v1.ListApprovalsResponse.approvals:type_name -> sallyport.v1.ApprovalRow
-	17, // 13: sallyport.v1.ShowApprovalResponse.approval:type_name -> sallyport.v1.ApprovalRow
-	17, // 14: sallyport.v1.ShowApprovalResponse.before:type_name -> sallyport.v1.ApprovalRow
-	9,  // 15: sallyport.v1.ShowApprovalResponse.twins:type_name -> sallyport.v1.CallRow
-	9,  // 16: sallyport.v1.ShowApprovalResponse.uncertain:type_name -> sallyport.v1.CallRow
-	23, // 17: sallyport.v1.DecideRequest.grant:type_name -> sallyport.v1.SessionGrant
-	17, // 18: sallyport.v1.DecideResponse.approval:type_name -> sallyport.v1.ApprovalRow
-	9,  // 19: sallyport.v1.ResolveResponse.call:type_name -> sallyport.v1.CallRow
-	31, // 20: sallyport.v1.ListSwitchesResponse.switches:type_name -> sallyport.v1.SwitchRow
-	36, // 21: sallyport.v1.PullCatalogResponse.proposed:type_name -> sallyport.v1.ProposedTool
-	39, // 22: sallyport.v1.ShowCatalogResponse.tools:type_name -> sallyport.v1.ReviewedTool
-	43, // 23: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
-	42, // 24: sallyport.v1.TestReport.found:type_name -> sallyport.v1.SignInFound
-	41, // 25: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	41, // 26: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
-	55, // 27: sallyport.v1.BeginSignInResponse.done:type_name -> sallyport.v1.CredentialRow
-	41, // 28: sallyport.v1.BeginSignInResponse.report:type_name -> sallyport.v1.TestReport
-	55, // 29: sallyport.v1.EndSignInResponse.credential:type_name -> sallyport.v1.CredentialRow
-	41, // 30: sallyport.v1.EndSignInResponse.report:type_name -> sallyport.v1.TestReport
-	55, // 31: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
-	66, // 32: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
-	71, // 33: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
-	76, // 34: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
-	80, // 35: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
-	79, // 36: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
-	83, // 37: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
-	0,  // 38: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
-	4,  // 39: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
-	7,  // 40: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
-	10, // 41: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
-	12, // 42: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
-	15, // 43: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
-	18, // 44: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
-	20, // 45: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
-	72, // 46: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
-	74, // 47: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
-	77, // 48: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
-	81, // 49: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
-	67, // 50: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
-	84, // 51: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
-	86, // 52: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
-	32, // 53: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
-	90, // 54: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
-	22, // 55: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
-	25, // 56: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
-	27, // 57: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
-	29, // 58: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
-	34, // 59: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
-	37, // 60: sallyport.v1.Operator.ShowCatalog:input_type -> sallyport.v1.ShowCatalogRequest
-	40, // 61: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
-	45, // 62: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
-	47, // 63: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
-	49, // 64: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
-	51, // 65: sallyport.v1.Operator.BeginSignIn:input_type -> sallyport.v1.BeginSignInRequest
-	53, // 66: sallyport.v1.Operator.EndSignIn:input_type -> sallyport.v1.EndSignInRequest
-	56, // 67: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
-	58, // 68: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
-	60, // 69: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
-	62, // 70: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
-	64, // 71: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
-	69, // 72: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
-	88, // 73: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
-	92, // 74: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
-	94, // 75: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
-	96, // 76: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
-	1,  // 77: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
-	6,  // 78: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
-	8,  // 79: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
-	11, // 80: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
-	14, // 81: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
-	16, // 82: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
-	19, // 83: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
-	21, // 84: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
-	73, // 85: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
-	75, // 86: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
-	78, // 87: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
-	82, // 88: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
-	68, // 89: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
-	85, // 90: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
-	87, // 91: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
-	33, // 92: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
-	91, // 93: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
-	24, // 94: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
-	26, // 95: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
-	28, // 96: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
-	30, // 97: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
-	35, // 98: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
-	38, // 99: sallyport.v1.Operator.ShowCatalog:output_type -> sallyport.v1.ShowCatalogResponse
-	44, // 100: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
-	46, // 101: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
-	48, // 102: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
-	50, // 103: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
-	52, // 104: sallyport.v1.Operator.BeginSignIn:output_type -> sallyport.v1.BeginSignInResponse
-	54, // 105: sallyport.v1.Operator.EndSignIn:output_type -> sallyport.v1.EndSignInResponse
-	57, // 106: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
-	59, // 107: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
-	61, // 108: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
-	63, // 109: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
-	65, // 110: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
-	70, // 111: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
-	89, // 112: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
-	93, // 113: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
-	95, // 114: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
-	97, // 115: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
-	77, // [77:116] is the sub-list for method output_type
-	38, // [38:77] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	93,  // 0: sallyport.v1.StatusResponse.machines:type_name -> sallyport.v1.Machine
+	3,   // 1: sallyport.v1.PlanRequest.files:type_name -> sallyport.v1.ConfigFile
+	5,   // 2: sallyport.v1.PlanResponse.changes:type_name -> sallyport.v1.PlanChange
+	2,   // 3: sallyport.v1.PlanResponse.problems:type_name -> sallyport.v1.Problem
+	3,   // 4: sallyport.v1.ApplyRequest.files:type_name -> sallyport.v1.ConfigFile
+	5,   // 5: sallyport.v1.ApplyResponse.changes:type_name -> sallyport.v1.PlanChange
+	41,  // 6: sallyport.v1.ApplyResponse.tests:type_name -> sallyport.v1.TestReport
+	2,   // 7: sallyport.v1.ApplyResponse.problems:type_name -> sallyport.v1.Problem
+	9,   // 8: sallyport.v1.ListCallsResponse.calls:type_name -> sallyport.v1.CallRow
+	9,   // 9: sallyport.v1.ShowCallResponse.call:type_name -> sallyport.v1.CallRow
+	13,  // 10: sallyport.v1.ShowCallResponse.events:type_name -> sallyport.v1.CallEvent
+	9,   // 11: sallyport.v1.PurgeCallResponse.call:type_name -> sallyport.v1.CallRow
+	17,  // 12: sallyport.v1.ListApprovalsResponse.approvals:type_name -> sallyport.v1.ApprovalRow
+	17,  // 13: sallyport.v1.ShowApprovalResponse.approval:type_name -> sallyport.v1.ApprovalRow
+	17,  // 14: sallyport.v1.ShowApprovalResponse.before:type_name -> sallyport.v1.ApprovalRow
+	9,   // 15: sallyport.v1.ShowApprovalResponse.twins:type_name -> sallyport.v1.CallRow
+	9,   // 16: sallyport.v1.ShowApprovalResponse.uncertain:type_name -> sallyport.v1.CallRow
+	23,  // 17: sallyport.v1.DecideRequest.grant:type_name -> sallyport.v1.SessionGrant
+	17,  // 18: sallyport.v1.DecideResponse.approval:type_name -> sallyport.v1.ApprovalRow
+	9,   // 19: sallyport.v1.ResolveResponse.call:type_name -> sallyport.v1.CallRow
+	31,  // 20: sallyport.v1.ListSwitchesResponse.switches:type_name -> sallyport.v1.SwitchRow
+	36,  // 21: sallyport.v1.PullCatalogResponse.proposed:type_name -> sallyport.v1.ProposedTool
+	39,  // 22: sallyport.v1.ShowCatalogResponse.tools:type_name -> sallyport.v1.ReviewedTool
+	43,  // 23: sallyport.v1.TestReport.steps:type_name -> sallyport.v1.TestStep
+	42,  // 24: sallyport.v1.TestReport.found:type_name -> sallyport.v1.SignInFound
+	41,  // 25: sallyport.v1.TestConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	41,  // 26: sallyport.v1.EnableConnectionResponse.report:type_name -> sallyport.v1.TestReport
+	53,  // 27: sallyport.v1.CheckCatalogResponse.draft:type_name -> sallyport.v1.Draft
+	53,  // 28: sallyport.v1.ListDraftsResponse.drafts:type_name -> sallyport.v1.Draft
+	54,  // 29: sallyport.v1.Draft.changes:type_name -> sallyport.v1.DraftChange
+	65,  // 30: sallyport.v1.BeginSignInResponse.done:type_name -> sallyport.v1.CredentialRow
+	41,  // 31: sallyport.v1.BeginSignInResponse.report:type_name -> sallyport.v1.TestReport
+	65,  // 32: sallyport.v1.EndSignInResponse.credential:type_name -> sallyport.v1.CredentialRow
+	41,  // 33: sallyport.v1.EndSignInResponse.report:type_name -> sallyport.v1.TestReport
+	65,  // 34: sallyport.v1.ListCredentialsResponse.credentials:type_name -> sallyport.v1.CredentialRow
+	76,  // 35: sallyport.v1.ListGrantsResponse.grants:type_name -> sallyport.v1.GrantRow
+	81,  // 36: sallyport.v1.ListSessionsResponse.sessions:type_name -> sallyport.v1.SessionRow
+	86,  // 37: sallyport.v1.ListConnectionsResponse.connections:type_name -> sallyport.v1.ConnectionRow
+	90,  // 38: sallyport.v1.ProfileRow.tools:type_name -> sallyport.v1.ProfileTool
+	89,  // 39: sallyport.v1.ListProfilesResponse.profiles:type_name -> sallyport.v1.ProfileRow
+	93,  // 40: sallyport.v1.ListMachinesResponse.machines:type_name -> sallyport.v1.Machine
+	0,   // 41: sallyport.v1.Operator.Status:input_type -> sallyport.v1.StatusRequest
+	4,   // 42: sallyport.v1.Operator.Plan:input_type -> sallyport.v1.PlanRequest
+	7,   // 43: sallyport.v1.Operator.Apply:input_type -> sallyport.v1.ApplyRequest
+	10,  // 44: sallyport.v1.Operator.ListCalls:input_type -> sallyport.v1.ListCallsRequest
+	12,  // 45: sallyport.v1.Operator.ShowCall:input_type -> sallyport.v1.ShowCallRequest
+	15,  // 46: sallyport.v1.Operator.PurgeCall:input_type -> sallyport.v1.PurgeCallRequest
+	18,  // 47: sallyport.v1.Operator.ListApprovals:input_type -> sallyport.v1.ListApprovalsRequest
+	20,  // 48: sallyport.v1.Operator.ShowApproval:input_type -> sallyport.v1.ShowApprovalRequest
+	82,  // 49: sallyport.v1.Operator.ListSessions:input_type -> sallyport.v1.ListSessionsRequest
+	84,  // 50: sallyport.v1.Operator.CloseOwnedSession:input_type -> sallyport.v1.CloseOwnedSessionRequest
+	87,  // 51: sallyport.v1.Operator.ListConnections:input_type -> sallyport.v1.ListConnectionsRequest
+	91,  // 52: sallyport.v1.Operator.ListProfiles:input_type -> sallyport.v1.ListProfilesRequest
+	77,  // 53: sallyport.v1.Operator.ListGrants:input_type -> sallyport.v1.ListGrantsRequest
+	94,  // 54: sallyport.v1.Operator.ListMachines:input_type -> sallyport.v1.ListMachinesRequest
+	96,  // 55: sallyport.v1.Operator.RemoveMachine:input_type -> sallyport.v1.RemoveMachineRequest
+	32,  // 56: sallyport.v1.Operator.ListSwitches:input_type -> sallyport.v1.ListSwitchesRequest
+	100, // 57: sallyport.v1.Operator.Watch:input_type -> sallyport.v1.WatchRequest
+	22,  // 58: sallyport.v1.Operator.Decide:input_type -> sallyport.v1.DecideRequest
+	25,  // 59: sallyport.v1.Operator.Resolve:input_type -> sallyport.v1.ResolveRequest
+	27,  // 60: sallyport.v1.Operator.Revoke:input_type -> sallyport.v1.RevokeRequest
+	29,  // 61: sallyport.v1.Operator.Restore:input_type -> sallyport.v1.RestoreRequest
+	34,  // 62: sallyport.v1.Operator.PullCatalog:input_type -> sallyport.v1.PullCatalogRequest
+	37,  // 63: sallyport.v1.Operator.ShowCatalog:input_type -> sallyport.v1.ShowCatalogRequest
+	40,  // 64: sallyport.v1.Operator.TestConnection:input_type -> sallyport.v1.TestConnectionRequest
+	45,  // 65: sallyport.v1.Operator.EnableConnection:input_type -> sallyport.v1.EnableConnectionRequest
+	47,  // 66: sallyport.v1.Operator.RemoveConnection:input_type -> sallyport.v1.RemoveConnectionRequest
+	49,  // 67: sallyport.v1.Operator.CheckCatalog:input_type -> sallyport.v1.CheckCatalogRequest
+	51,  // 68: sallyport.v1.Operator.ListDrafts:input_type -> sallyport.v1.ListDraftsRequest
+	55,  // 69: sallyport.v1.Operator.ReviewDraft:input_type -> sallyport.v1.ReviewDraftRequest
+	57,  // 70: sallyport.v1.Operator.PoolKey:input_type -> sallyport.v1.PoolKeyRequest
+	59,  // 71: sallyport.v1.Operator.PutCredential:input_type -> sallyport.v1.PutCredentialRequest
+	61,  // 72: sallyport.v1.Operator.BeginSignIn:input_type -> sallyport.v1.BeginSignInRequest
+	63,  // 73: sallyport.v1.Operator.EndSignIn:input_type -> sallyport.v1.EndSignInRequest
+	66,  // 74: sallyport.v1.Operator.ListCredentials:input_type -> sallyport.v1.ListCredentialsRequest
+	68,  // 75: sallyport.v1.Operator.RemoveCredential:input_type -> sallyport.v1.RemoveCredentialRequest
+	70,  // 76: sallyport.v1.Operator.SessionTicket:input_type -> sallyport.v1.SessionTicketRequest
+	72,  // 77: sallyport.v1.Operator.GiveGrant:input_type -> sallyport.v1.GiveGrantRequest
+	74,  // 78: sallyport.v1.Operator.RemoveGrant:input_type -> sallyport.v1.RemoveGrantRequest
+	79,  // 79: sallyport.v1.Operator.Explain:input_type -> sallyport.v1.ExplainRequest
+	98,  // 80: sallyport.v1.Operator.Enrol:input_type -> sallyport.v1.EnrolRequest
+	102, // 81: sallyport.v1.Operator.Export:input_type -> sallyport.v1.ExportRequest
+	104, // 82: sallyport.v1.Operator.AcceptRestore:input_type -> sallyport.v1.AcceptRestoreRequest
+	106, // 83: sallyport.v1.Operator.Backup:input_type -> sallyport.v1.BackupRequest
+	1,   // 84: sallyport.v1.Operator.Status:output_type -> sallyport.v1.StatusResponse
+	6,   // 85: sallyport.v1.Operator.Plan:output_type -> sallyport.v1.PlanResponse
+	8,   // 86: sallyport.v1.Operator.Apply:output_type -> sallyport.v1.ApplyResponse
+	11,  // 87: sallyport.v1.Operator.ListCalls:output_type -> sallyport.v1.ListCallsResponse
+	14,  // 88: sallyport.v1.Operator.ShowCall:output_type -> sallyport.v1.ShowCallResponse
+	16,  // 89: sallyport.v1.Operator.PurgeCall:output_type -> sallyport.v1.PurgeCallResponse
+	19,  // 90: sallyport.v1.Operator.ListApprovals:output_type -> sallyport.v1.ListApprovalsResponse
+	21,  // 91: sallyport.v1.Operator.ShowApproval:output_type -> sallyport.v1.ShowApprovalResponse
+	83,  // 92: sallyport.v1.Operator.ListSessions:output_type -> sallyport.v1.ListSessionsResponse
+	85,  // 93: sallyport.v1.Operator.CloseOwnedSession:output_type -> sallyport.v1.CloseOwnedSessionResponse
+	88,  // 94: sallyport.v1.Operator.ListConnections:output_type -> sallyport.v1.ListConnectionsResponse
+	92,  // 95: sallyport.v1.Operator.ListProfiles:output_type -> sallyport.v1.ListProfilesResponse
+	78,  // 96: sallyport.v1.Operator.ListGrants:output_type -> sallyport.v1.ListGrantsResponse
+	95,  // 97: sallyport.v1.Operator.ListMachines:output_type -> sallyport.v1.ListMachinesResponse
+	97,  // 98: sallyport.v1.Operator.RemoveMachine:output_type -> sallyport.v1.RemoveMachineResponse
+	33,  // 99: sallyport.v1.Operator.ListSwitches:output_type -> sallyport.v1.ListSwitchesResponse
+	101, // 100: sallyport.v1.Operator.Watch:output_type -> sallyport.v1.WatchResponse
+	24,  // 101: sallyport.v1.Operator.Decide:output_type -> sallyport.v1.DecideResponse
+	26,  // 102: sallyport.v1.Operator.Resolve:output_type -> sallyport.v1.ResolveResponse
+	28,  // 103: sallyport.v1.Operator.Revoke:output_type -> sallyport.v1.RevokeResponse
+	30,  // 104: sallyport.v1.Operator.Restore:output_type -> sallyport.v1.RestoreResponse
+	35,  // 105: sallyport.v1.Operator.PullCatalog:output_type -> sallyport.v1.PullCatalogResponse
+	38,  // 106: sallyport.v1.Operator.ShowCatalog:output_type -> sallyport.v1.ShowCatalogResponse
+	44,  // 107: sallyport.v1.Operator.TestConnection:output_type -> sallyport.v1.TestConnectionResponse
+	46,  // 108: sallyport.v1.Operator.EnableConnection:output_type -> sallyport.v1.EnableConnectionResponse
+	48,  // 109: sallyport.v1.Operator.RemoveConnection:output_type -> sallyport.v1.RemoveConnectionResponse
+	50,  // 110: sallyport.v1.Operator.CheckCatalog:output_type -> sallyport.v1.CheckCatalogResponse
+	52,  // 111: sallyport.v1.Operator.ListDrafts:output_type -> sallyport.v1.ListDraftsResponse
+	56,  // 112: sallyport.v1.Operator.ReviewDraft:output_type -> sallyport.v1.ReviewDraftResponse
+	58,  // 113: sallyport.v1.Operator.PoolKey:output_type -> sallyport.v1.PoolKeyResponse
+	60,  // 114: sallyport.v1.Operator.PutCredential:output_type -> sallyport.v1.PutCredentialResponse
+	62,  // 115: sallyport.v1.Operator.BeginSignIn:output_type -> sallyport.v1.BeginSignInResponse
+	64,  // 116: sallyport.v1.Operator.EndSignIn:output_type -> sallyport.v1.EndSignInResponse
+	67,  // 117: sallyport.v1.Operator.ListCredentials:output_type -> sallyport.v1.ListCredentialsResponse
+	69,  // 118: sallyport.v1.Operator.RemoveCredential:output_type -> sallyport.v1.RemoveCredentialResponse
+	71,  // 119: sallyport.v1.Operator.SessionTicket:output_type -> sallyport.v1.SessionTicketResponse
+	73,  // 120: sallyport.v1.Operator.GiveGrant:output_type -> sallyport.v1.GiveGrantResponse
+	75,  // 121: sallyport.v1.Operator.RemoveGrant:output_type -> sallyport.v1.RemoveGrantResponse
+	80,  // 122: sallyport.v1.Operator.Explain:output_type -> sallyport.v1.ExplainResponse
+	99,  // 123: sallyport.v1.Operator.Enrol:output_type -> sallyport.v1.EnrolResponse
+	103, // 124: sallyport.v1.Operator.Export:output_type -> sallyport.v1.ExportResponse
+	105, // 125: sallyport.v1.Operator.AcceptRestore:output_type -> sallyport.v1.AcceptRestoreResponse
+	107, // 126: sallyport.v1.Operator.Backup:output_type -> sallyport.v1.BackupResponse
+	84,  // [84:127] is the sub-list for method output_type
+	41,  // [41:84] is the sub-list for method input_type
+	41,  // [41:41] is the sub-list for extension type_name
+	41,  // [41:41] is the sub-list for extension extendee
+	0,   // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_sallyport_v1_operator_proto_init() }
@@ -7556,7 +8180,7 @@ func file_sallyport_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sallyport_v1_operator_proto_rawDesc), len(file_sallyport_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   99,
+			NumMessages:   109,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -44,6 +44,10 @@ const (
 	Operator_ShowCatalog_FullMethodName       = "/sallyport.v1.Operator/ShowCatalog"
 	Operator_TestConnection_FullMethodName    = "/sallyport.v1.Operator/TestConnection"
 	Operator_EnableConnection_FullMethodName  = "/sallyport.v1.Operator/EnableConnection"
+	Operator_RemoveConnection_FullMethodName  = "/sallyport.v1.Operator/RemoveConnection"
+	Operator_CheckCatalog_FullMethodName      = "/sallyport.v1.Operator/CheckCatalog"
+	Operator_ListDrafts_FullMethodName        = "/sallyport.v1.Operator/ListDrafts"
+	Operator_ReviewDraft_FullMethodName       = "/sallyport.v1.Operator/ReviewDraft"
 	Operator_PoolKey_FullMethodName           = "/sallyport.v1.Operator/PoolKey"
 	Operator_PutCredential_FullMethodName     = "/sallyport.v1.Operator/PutCredential"
 	Operator_BeginSignIn_FullMethodName       = "/sallyport.v1.Operator/BeginSignIn"
@@ -97,6 +101,13 @@ type OperatorClient interface {
 	ShowCatalog(ctx context.Context, in *ShowCatalogRequest, opts ...grpc.CallOption) (*ShowCatalogResponse, error)
 	TestConnection(ctx context.Context, in *TestConnectionRequest, opts ...grpc.CallOption) (*TestConnectionResponse, error)
 	EnableConnection(ctx context.Context, in *EnableConnectionRequest, opts ...grpc.CallOption) (*EnableConnectionResponse, error)
+	// RemoveConnection says what the removal of a connection breaks, and removes it only when it is told to. Its sign-ins are ended at their servers.
+	RemoveConnection(ctx context.Context, in *RemoveConnectionRequest, opts ...grpc.CallOption) (*RemoveConnectionResponse, error)
+	// CheckCatalog compares what a server lists now with what was reviewed. A change makes a draft; agents keep what was reviewed.
+	CheckCatalog(ctx context.Context, in *CheckCatalogRequest, opts ...grpc.CallOption) (*CheckCatalogResponse, error)
+	ListDrafts(ctx context.Context, in *ListDraftsRequest, opts ...grpc.CallOption) (*ListDraftsResponse, error)
+	// ReviewDraft approves the draft of this digest, which takes the place of the reviewed catalog, or rejects it.
+	ReviewDraft(ctx context.Context, in *ReviewDraftRequest, opts ...grpc.CallOption) (*ReviewDraftResponse, error)
 	PoolKey(ctx context.Context, in *PoolKeyRequest, opts ...grpc.CallOption) (*PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(ctx context.Context, in *PutCredentialRequest, opts ...grpc.CallOption) (*PutCredentialResponse, error)
@@ -385,6 +396,46 @@ func (c *operatorClient) EnableConnection(ctx context.Context, in *EnableConnect
 	return out, nil
 }
 
+func (c *operatorClient) RemoveConnection(ctx context.Context, in *RemoveConnectionRequest, opts ...grpc.CallOption) (*RemoveConnectionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveConnectionResponse)
+	err := c.cc.Invoke(ctx, Operator_RemoveConnection_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) CheckCatalog(ctx context.Context, in *CheckCatalogRequest, opts ...grpc.CallOption) (*CheckCatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckCatalogResponse)
+	err := c.cc.Invoke(ctx, Operator_CheckCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ListDrafts(ctx context.Context, in *ListDraftsRequest, opts ...grpc.CallOption) (*ListDraftsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListDraftsResponse)
+	err := c.cc.Invoke(ctx, Operator_ListDrafts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) ReviewDraft(ctx context.Context, in *ReviewDraftRequest, opts ...grpc.CallOption) (*ReviewDraftResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReviewDraftResponse)
+	err := c.cc.Invoke(ctx, Operator_ReviewDraft_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorClient) PoolKey(ctx context.Context, in *PoolKeyRequest, opts ...grpc.CallOption) (*PoolKeyResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PoolKeyResponse)
@@ -580,6 +631,13 @@ type OperatorServer interface {
 	ShowCatalog(context.Context, *ShowCatalogRequest) (*ShowCatalogResponse, error)
 	TestConnection(context.Context, *TestConnectionRequest) (*TestConnectionResponse, error)
 	EnableConnection(context.Context, *EnableConnectionRequest) (*EnableConnectionResponse, error)
+	// RemoveConnection says what the removal of a connection breaks, and removes it only when it is told to. Its sign-ins are ended at their servers.
+	RemoveConnection(context.Context, *RemoveConnectionRequest) (*RemoveConnectionResponse, error)
+	// CheckCatalog compares what a server lists now with what was reviewed. A change makes a draft; agents keep what was reviewed.
+	CheckCatalog(context.Context, *CheckCatalogRequest) (*CheckCatalogResponse, error)
+	ListDrafts(context.Context, *ListDraftsRequest) (*ListDraftsResponse, error)
+	// ReviewDraft approves the draft of this digest, which takes the place of the reviewed catalog, or rejects it.
+	ReviewDraft(context.Context, *ReviewDraftRequest) (*ReviewDraftResponse, error)
 	PoolKey(context.Context, *PoolKeyRequest) (*PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(context.Context, *PutCredentialRequest) (*PutCredentialResponse, error)
@@ -683,6 +741,18 @@ func (UnimplementedOperatorServer) TestConnection(context.Context, *TestConnecti
 }
 func (UnimplementedOperatorServer) EnableConnection(context.Context, *EnableConnectionRequest) (*EnableConnectionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EnableConnection not implemented")
+}
+func (UnimplementedOperatorServer) RemoveConnection(context.Context, *RemoveConnectionRequest) (*RemoveConnectionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveConnection not implemented")
+}
+func (UnimplementedOperatorServer) CheckCatalog(context.Context, *CheckCatalogRequest) (*CheckCatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckCatalog not implemented")
+}
+func (UnimplementedOperatorServer) ListDrafts(context.Context, *ListDraftsRequest) (*ListDraftsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListDrafts not implemented")
+}
+func (UnimplementedOperatorServer) ReviewDraft(context.Context, *ReviewDraftRequest) (*ReviewDraftResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReviewDraft not implemented")
 }
 func (UnimplementedOperatorServer) PoolKey(context.Context, *PoolKeyRequest) (*PoolKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PoolKey not implemented")
@@ -1190,6 +1260,78 @@ func _Operator_EnableConnection_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_RemoveConnection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveConnectionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).RemoveConnection(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_RemoveConnection_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).RemoveConnection(ctx, req.(*RemoveConnectionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_CheckCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).CheckCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_CheckCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).CheckCatalog(ctx, req.(*CheckCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ListDrafts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListDraftsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ListDrafts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ListDrafts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ListDrafts(ctx, req.(*ListDraftsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_ReviewDraft_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReviewDraftRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).ReviewDraft(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_ReviewDraft_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).ReviewDraft(ctx, req.(*ReviewDraftRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Operator_PoolKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PoolKeyRequest)
 	if err := dec(in); err != nil {
@@ -1530,6 +1672,22 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EnableConnection",
 			Handler:    _Operator_EnableConnection_Handler,
+		},
+		{
+			MethodName: "RemoveConnection",
+			Handler:    _Operator_RemoveConnection_Handler,
+		},
+		{
+			MethodName: "CheckCatalog",
+			Handler:    _Operator_CheckCatalog_Handler,
+		},
+		{
+			MethodName: "ListDrafts",
+			Handler:    _Operator_ListDrafts_Handler,
+		},
+		{
+			MethodName: "ReviewDraft",
+			Handler:    _Operator_ReviewDraft_Handler,
 		},
 		{
 			MethodName: "PoolKey",

@@ -74,6 +74,14 @@ const (
 	OperatorTestConnectionProcedure = "/sallyport.v1.Operator/TestConnection"
 	// OperatorEnableConnectionProcedure is the procedure name of the Operator's EnableConnection RPC.
 	OperatorEnableConnectionProcedure = "/sallyport.v1.Operator/EnableConnection"
+	// OperatorRemoveConnectionProcedure is the procedure name of the Operator's RemoveConnection RPC.
+	OperatorRemoveConnectionProcedure = "/sallyport.v1.Operator/RemoveConnection"
+	// OperatorCheckCatalogProcedure is the procedure name of the Operator's CheckCatalog RPC.
+	OperatorCheckCatalogProcedure = "/sallyport.v1.Operator/CheckCatalog"
+	// OperatorListDraftsProcedure is the procedure name of the Operator's ListDrafts RPC.
+	OperatorListDraftsProcedure = "/sallyport.v1.Operator/ListDrafts"
+	// OperatorReviewDraftProcedure is the procedure name of the Operator's ReviewDraft RPC.
+	OperatorReviewDraftProcedure = "/sallyport.v1.Operator/ReviewDraft"
 	// OperatorPoolKeyProcedure is the procedure name of the Operator's PoolKey RPC.
 	OperatorPoolKeyProcedure = "/sallyport.v1.Operator/PoolKey"
 	// OperatorPutCredentialProcedure is the procedure name of the Operator's PutCredential RPC.
@@ -280,6 +288,34 @@ var (
 			Procedure:  OperatorEnableConnectionProcedure,
 		}
 	})
+	operatorRemoveConnectionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("RemoveConnection"),
+			Procedure:  OperatorRemoveConnectionProcedure,
+		}
+	})
+	operatorCheckCatalogSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("CheckCatalog"),
+			Procedure:  OperatorCheckCatalogProcedure,
+		}
+	})
+	operatorListDraftsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("ListDrafts"),
+			Procedure:  OperatorListDraftsProcedure,
+		}
+	})
+	operatorReviewDraftSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_sallyport_v1_operator_proto.Services().ByName("Operator").Methods().ByName("ReviewDraft"),
+			Procedure:  OperatorReviewDraftProcedure,
+		}
+	})
 	operatorPoolKeySpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType: connect.StreamTypeUnary,
@@ -412,6 +448,13 @@ type OperatorClient interface {
 	ShowCatalog(context.Context, *v1.ShowCatalogRequest) (*v1.ShowCatalogResponse, error)
 	TestConnection(context.Context, *v1.TestConnectionRequest) (*v1.TestConnectionResponse, error)
 	EnableConnection(context.Context, *v1.EnableConnectionRequest) (*v1.EnableConnectionResponse, error)
+	// RemoveConnection says what the removal of a connection breaks, and removes it only when it is told to. Its sign-ins are ended at their servers.
+	RemoveConnection(context.Context, *v1.RemoveConnectionRequest) (*v1.RemoveConnectionResponse, error)
+	// CheckCatalog compares what a server lists now with what was reviewed. A change makes a draft; agents keep what was reviewed.
+	CheckCatalog(context.Context, *v1.CheckCatalogRequest) (*v1.CheckCatalogResponse, error)
+	ListDrafts(context.Context, *v1.ListDraftsRequest) (*v1.ListDraftsResponse, error)
+	// ReviewDraft approves the draft of this digest, which takes the place of the reviewed catalog, or rejects it.
+	ReviewDraft(context.Context, *v1.ReviewDraftRequest) (*v1.ReviewDraftResponse, error)
 	PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(context.Context, *v1.PutCredentialRequest) (*v1.PutCredentialResponse, error)
@@ -531,6 +574,13 @@ type OperatorHandler interface {
 	ShowCatalog(context.Context, *v1.ShowCatalogRequest) (*v1.ShowCatalogResponse, error)
 	TestConnection(context.Context, *v1.TestConnectionRequest) (*v1.TestConnectionResponse, error)
 	EnableConnection(context.Context, *v1.EnableConnectionRequest) (*v1.EnableConnectionResponse, error)
+	// RemoveConnection says what the removal of a connection breaks, and removes it only when it is told to. Its sign-ins are ended at their servers.
+	RemoveConnection(context.Context, *v1.RemoveConnectionRequest) (*v1.RemoveConnectionResponse, error)
+	// CheckCatalog compares what a server lists now with what was reviewed. A change makes a draft; agents keep what was reviewed.
+	CheckCatalog(context.Context, *v1.CheckCatalogRequest) (*v1.CheckCatalogResponse, error)
+	ListDrafts(context.Context, *v1.ListDraftsRequest) (*v1.ListDraftsResponse, error)
+	// ReviewDraft approves the draft of this digest, which takes the place of the reviewed catalog, or rejects it.
+	ReviewDraft(context.Context, *v1.ReviewDraftRequest) (*v1.ReviewDraftResponse, error)
 	PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error)
 	// PutCredential takes a credential that the caller sealed to the pool's key. Control never sees it in clear.
 	PutCredential(context.Context, *v1.PutCredentialRequest) (*v1.PutCredentialResponse, error)
@@ -581,6 +631,10 @@ func RegisterOperatorHandler(server *connect.Server, svc OperatorHandler) {
 		connect.Method{Spec: operatorShowCatalogSpec(), Handler: adapter.showCatalog},
 		connect.Method{Spec: operatorTestConnectionSpec(), Handler: adapter.testConnection},
 		connect.Method{Spec: operatorEnableConnectionSpec(), Handler: adapter.enableConnection},
+		connect.Method{Spec: operatorRemoveConnectionSpec(), Handler: adapter.removeConnection},
+		connect.Method{Spec: operatorCheckCatalogSpec(), Handler: adapter.checkCatalog},
+		connect.Method{Spec: operatorListDraftsSpec(), Handler: adapter.listDrafts},
+		connect.Method{Spec: operatorReviewDraftSpec(), Handler: adapter.reviewDraft},
 		connect.Method{Spec: operatorPoolKeySpec(), Handler: adapter.poolKey},
 		connect.Method{Spec: operatorPutCredentialSpec(), Handler: adapter.putCredential},
 		connect.Method{Spec: operatorBeginSignInSpec(), Handler: adapter.beginSignIn},
@@ -744,6 +798,22 @@ func (UnimplementedOperatorHandler) TestConnection(context.Context, *v1.TestConn
 
 func (UnimplementedOperatorHandler) EnableConnection(context.Context, *v1.EnableConnectionRequest) (*v1.EnableConnectionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.EnableConnection is not implemented")
+}
+
+func (UnimplementedOperatorHandler) RemoveConnection(context.Context, *v1.RemoveConnectionRequest) (*v1.RemoveConnectionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.RemoveConnection is not implemented")
+}
+
+func (UnimplementedOperatorHandler) CheckCatalog(context.Context, *v1.CheckCatalogRequest) (*v1.CheckCatalogResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.CheckCatalog is not implemented")
+}
+
+func (UnimplementedOperatorHandler) ListDrafts(context.Context, *v1.ListDraftsRequest) (*v1.ListDraftsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.ListDrafts is not implemented")
+}
+
+func (UnimplementedOperatorHandler) ReviewDraft(context.Context, *v1.ReviewDraftRequest) (*v1.ReviewDraftResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "sallyport.v1.Operator.ReviewDraft is not implemented")
 }
 
 func (UnimplementedOperatorHandler) PoolKey(context.Context, *v1.PoolKeyRequest) (*v1.PoolKeyResponse, error) {
@@ -1001,6 +1071,38 @@ func (c *operatorClient) TestConnection(ctx context.Context, req *v1.TestConnect
 func (c *operatorClient) EnableConnection(ctx context.Context, req *v1.EnableConnectionRequest) (*v1.EnableConnectionResponse, error) {
 	var res v1.EnableConnectionResponse
 	if err := c.client.CallUnary(ctx, operatorEnableConnectionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) RemoveConnection(ctx context.Context, req *v1.RemoveConnectionRequest) (*v1.RemoveConnectionResponse, error) {
+	var res v1.RemoveConnectionResponse
+	if err := c.client.CallUnary(ctx, operatorRemoveConnectionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) CheckCatalog(ctx context.Context, req *v1.CheckCatalogRequest) (*v1.CheckCatalogResponse, error) {
+	var res v1.CheckCatalogResponse
+	if err := c.client.CallUnary(ctx, operatorCheckCatalogSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) ListDrafts(ctx context.Context, req *v1.ListDraftsRequest) (*v1.ListDraftsResponse, error) {
+	var res v1.ListDraftsResponse
+	if err := c.client.CallUnary(ctx, operatorListDraftsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *operatorClient) ReviewDraft(ctx context.Context, req *v1.ReviewDraftRequest) (*v1.ReviewDraftResponse, error) {
+	var res v1.ReviewDraftResponse
+	if err := c.client.CallUnary(ctx, operatorReviewDraftSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -1410,6 +1512,54 @@ func (h operatorHandler) enableConnection(ctx context.Context, _ connect.Spec, s
 		return err
 	}
 	res, err := h.svc.EnableConnection(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) removeConnection(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RemoveConnectionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RemoveConnection(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) checkCatalog(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.CheckCatalogRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.CheckCatalog(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) listDrafts(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListDraftsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListDrafts(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h operatorHandler) reviewDraft(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ReviewDraftRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ReviewDraft(ctx, &req)
 	if err != nil {
 		return err
 	}
