@@ -133,23 +133,25 @@ type Breaker struct {
 
 // Connection is a named remote MCP server or HTTP callback. A change of origin, path, auth or network makes a new revision that is untested.
 type Connection struct {
-	Org        string           `json:"org"`
-	Name       string           `json:"name"`
-	Kind       ConnectionKind   `json:"kind"`
-	Origin     string           `json:"origin"` // scheme://host[:port], lower case, default port left out
-	Path       string           `json:"path"`   // with query, as written
-	Pool       string           `json:"pool"`
-	Network    Network          `json:"network"`
-	Auth       Auth             `json:"auth"`
-	TLS        TLS              `json:"tls,omitzero"`
-	Limits     ConnectionLimits `json:"limits"`
-	Trusted    bool             `json:"rejections_trusted,omitempty"` // a complete rejection counts as proof that nothing ran
-	Uncertain  []int            `json:"uncertain_statuses,omitempty"` // HTTP statuses moved from rejected to uncertain; never the other way
-	Revision   int64            `json:"revision"`
-	State      ConnectionState  `json:"state"`
-	Protocol   string           `json:"protocol,omitempty"` // MCP revision that the last test settled; "" before
-	Catalog    Digest           `json:"-"`                  // approved catalog; zero before
-	ModifiedAt time.Time        `json:"-"`
+	Org     string           `json:"org"`
+	Name    string           `json:"name"`
+	Kind    ConnectionKind   `json:"kind"`
+	Origin  string           `json:"origin"` // scheme://host[:port], lower case, default port left out
+	Path    string           `json:"path"`   // with query, as written
+	Pool    string           `json:"pool"`
+	Network Network          `json:"network"`
+	Auth    Auth             `json:"auth"`
+	TLS     TLS              `json:"tls,omitzero"`
+	Limits  ConnectionLimits `json:"limits"`
+	// OnChange says what follows from a class of changes of the server's list, where it is not as usual: note, void or stop.
+	OnChange   map[string]string `json:"on_change,omitempty"`
+	Trusted    bool              `json:"rejections_trusted,omitempty"` // a complete rejection counts as proof that nothing ran
+	Uncertain  []int             `json:"uncertain_statuses,omitempty"` // HTTP statuses moved from rejected to uncertain; never the other way
+	Revision   int64             `json:"revision"`
+	State      ConnectionState   `json:"state"`
+	Protocol   string            `json:"protocol,omitempty"` // MCP revision that the last test settled; "" before
+	Catalog    Digest            `json:"-"`                  // approved catalog; zero before
+	ModifiedAt time.Time         `json:"-"`
 }
 
 // Tool is one reviewed tool of a catalog.
@@ -183,6 +185,18 @@ type Catalog struct {
 	State      CatalogState
 	ReviewedBy Person
 	ReviewedAt time.Time
+	Listed     []byte // the whole list that it was reviewed from, where it is applied: the catalog file
+}
+
+// ListedCatalog is a list of a server that was not reviewed, or the one that was.
+type ListedCatalog struct {
+	Connection string
+	Digest     Digest
+	State      CatalogState
+	Listed     []byte // the catalog file
+	SeenAt     time.Time
+	DecidedBy  Person
+	DecidedAt  time.Time
 }
 
 // Rule is what a grant says.

@@ -14,6 +14,7 @@ type Policy struct {
 	Connections map[string]*Connection
 	Catalogs    map[string]*Catalog        // the approved one of each connection
 	Drift       map[string]map[string]bool // by connection: tools of the server that no longer are as reviewed
+	Stopped     map[string]map[string]bool // those of them that are out of service until their change was reviewed
 	Given       []*GivenGrant              // neither revoked nor long expired; Used is not kept current here
 	Switches    []*Switch                  // neither restored nor long expired
 	Groups      map[string][]Person

@@ -16,11 +16,13 @@ import (
 )
 
 type catalogsCmd struct {
-	Pull    catalogsPullCmd `cmd:"" help:"Write what a server lists now into its catalog file, to be reviewed."`
-	Show    catalogsShowCmd `cmd:"" help:"Print the tools of a connection, or of a catalog file, as a model reads them."`
-	Diff    catalogsDiffCmd `cmd:"" help:"Compare what was reviewed with what the server lists now, or two catalog files."`
-	Approve notBuilt        `cmd:"" help:"Not built: approve a draft: apply the file with its digest."`
-	Reject  notBuilt        `cmd:"" help:"Not built: reject a draft."`
+	Pull    catalogsPullCmd    `cmd:"" help:"Write what a server lists now into its catalog file, to be reviewed."`
+	Show    catalogsShowCmd    `cmd:"" help:"Print the tools of a connection, or of a catalog file, as a model reads them."`
+	Diff    catalogsDiffCmd    `cmd:"" help:"Compare what was reviewed with what the server lists now, or two catalog files."`
+	Check   catalogsCheckCmd   `cmd:"" help:"Compare what a server lists now with what was reviewed; a change makes a draft."`
+	Drafts  catalogsDraftsCmd  `cmd:"" help:"Print the drafts that wait for a review, change by change."`
+	Approve catalogsApproveCmd `cmd:"" help:"Approve a draft: it takes the place of the reviewed catalog."`
+	Reject  catalogsRejectCmd  `cmd:"" help:"Reject a draft: agents keep what was reviewed."`
 }
 
 type catalogsPullCmd struct {

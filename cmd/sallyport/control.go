@@ -174,6 +174,7 @@ func (c *controlCmd) serve(
 	if l.web != nil {
 		wg.Go(func() { errc <- l.web.serve(ctx, srv, log) })
 	}
+	wg.Go(func() { srv.CheckCatalogs(serving, catalogCheck) })
 	ready(log)()
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
@@ -207,6 +208,9 @@ func (c *controlCmd) serve(
 	log.Info("control ended")
 	return err
 }
+
+// catalogCheck is how often a server's tools are compared with what was reviewed.
+const catalogCheck = 6 * time.Hour
 
 // renew keeps control's own certificate fresh: it holds the CA.
 func (c *controlCmd) renew(ctx context.Context, source *identity.Source, keys *controlKeys) error {

@@ -94,8 +94,6 @@ var instead = map[string]string{
 	"sessions park":       "; sallyport sessions close ends one for good",
 	"sessions resume":     "; sallyport run starts a new session",
 	"connections add":     "; write it into sallyport.yaml (sallyport schema says how), then type: sallyport apply",
-	"catalogs approve":    "; put the digest that pull printed into sallyport.yaml, then type: sallyport apply",
-	"catalogs reject":     "; leave the digest in sallyport.yaml as it is",
 	"credentials connect": "; sallyport credentials set stores a token that you have",
 	"credentials rotate":  "; sallyport credentials set seals a value again",
 }

@@ -136,6 +136,9 @@ func (r *rules) target(d *decision, m *matter) *decision {
 		d.at = s.At
 		return d.refuse(errs.Revoked, fmt.Sprintf("access was withdrawn (%s)", s.Kind))
 	}
+	if m.policy.Stopped[name][m.bound.Tool.Name] {
+		return d.refuse(errs.Unavailable, name+" changed this tool, and a person must review the change first")
+	}
 	if c.Revision != m.bound.Revision {
 		return d.refuse(errs.Voided, name+" was changed since this session was opened; a new session is needed")
 	}

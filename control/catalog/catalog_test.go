@@ -156,9 +156,9 @@ func TestDiffClasses(t *testing.T) {
 		after string
 		want  catalog.ChangeClass
 	}{
-		"description": {`{"name":"t","description":"e","inputSchema":{"a":1,"b":2},"annotations":{"destructiveHint":true}}`, catalog.DescriptionOnly},
-		"schema":      {`{"name":"t","description":"d","inputSchema":{"a":1,"b":2.0},"annotations":{"destructiveHint":true}}`, catalog.SchemaWidened},
-		"annotation":  {`{"name":"t","description":"d","inputSchema":{"a":1,"b":2},"annotations":{"destructiveHint":false}}`, catalog.AnnotationChanged},
+		"description": {`{"name":"t","description":"e","inputSchema":{"a":1,"b":2},"annotations":{"destructiveHint":true}}`, catalog.Description},
+		"schema":      {`{"name":"t","description":"d","inputSchema":{"a":1,"b":2.0},"annotations":{"destructiveHint":true}}`, catalog.SchemaNarrowed},
+		"annotation":  {`{"name":"t","description":"d","inputSchema":{"a":1,"b":2},"annotations":{"destructiveHint":false}}`, catalog.Hints},
 		"other":       {`{"name":"t","description":"d","inputSchema":{"a":1,"b":2},"annotations":{"destructiveHint":true},"x":0}`, catalog.OtherMembers},
 		"order only":  {`{"name":"t","description":"d","inputSchema":{"b":2,"a":1},"annotations":{"destructiveHint":true}}`, catalog.BytesOnly},
 	} {

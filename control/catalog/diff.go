@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"sort"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -13,15 +14,53 @@ type ChangeClass string
 
 // Classes, from harmless to grave.
 const (
-	Same              ChangeClass = "same"
-	Added             ChangeClass = "added"
-	Removed           ChangeClass = "removed"
-	DescriptionOnly   ChangeClass = "description"   // words that a model reads
-	SchemaWidened     ChangeClass = "schema"        // inputSchema or outputSchema
-	AnnotationChanged ChangeClass = "annotations"   // hints
-	OtherMembers      ChangeClass = "other_members" // anything else
-	BytesOnly         ChangeClass = "bytes"         // the same values in other bytes
+	Added          ChangeClass = "added"
+	Removed        ChangeClass = "removed"
+	Description    ChangeClass = "description" // words that a model reads, those of a schema too
+	SchemaWidened  ChangeClass = "widened"     // what was valid still is, and more is
+	SchemaNarrowed ChangeClass = "narrowed"    // what was valid may not be any more; also where that cannot be told
+	Hints          ChangeClass = "hints"       // the server's word on its effect
+	OtherMembers   ChangeClass = "other"       // anything else
+	BytesOnly      ChangeClass = "bytes"       // the same values in other bytes
 )
+
+// Reviewed are the classes for which a connection can say what follows.
+var Reviewed = []ChangeClass{Added, Removed, Description, SchemaWidened, SchemaNarrowed, Hints, OtherMembers}
+
+// Names writes classes as people read them.
+func Names(classes []ChangeClass) string {
+	words := make([]string, len(classes))
+	for i, c := range classes {
+		words[i] = string(c)
+	}
+	return strings.Join(words, ", ")
+}
+
+// Consequence says what follows from a change.
+type Consequence string
+
+// Consequences, from the mildest.
+const (
+	Note Consequence = "note" // a draft; agents keep what was reviewed
+	Void Consequence = "void" // also: open approvals of the tool are void
+	Stop Consequence = "stop" // also: the tool is out of service until it was reviewed
+)
+
+// Consequence is the gravest that a connection's policy has for the classes of c. Where the policy says nothing, what only adds is noted and the rest
+// makes approvals void.
+func (c Change) Consequence(policy map[string]string) Consequence {
+	worst := Note
+	for _, class := range c.Classes {
+		k := Consequence(policy[string(class)])
+		if k == "" && class != Added && class != BytesOnly {
+			k = Void
+		}
+		if k == Stop || k == Void && worst == Note {
+			worst = k
+		}
+	}
+	return worst
+}
 
 // Change is one difference between two revisions.
 type Change struct {
@@ -81,11 +120,13 @@ func diffTool(o, n Entry) Change {
 		}
 		switch k {
 		case "description", "title":
-			classes[DescriptionOnly] = true
+			classes[Description] = true
 		case "inputSchema", "outputSchema":
-			classes[SchemaWidened] = true
+			for _, class := range schemaChange(om[k], nm[k]) {
+				classes[class] = true
+			}
 		case "annotations":
-			classes[AnnotationChanged] = true
+			classes[Hints] = true
 		default:
 			classes[OtherMembers] = true
 		}
@@ -94,7 +135,7 @@ func diffTool(o, n Entry) Change {
 	if len(classes) == 0 {
 		classes[BytesOnly] = true
 	}
-	for _, cl := range []ChangeClass{DescriptionOnly, SchemaWidened, AnnotationChanged, OtherMembers, BytesOnly} {
+	for _, cl := range []ChangeClass{Description, SchemaWidened, SchemaNarrowed, Hints, OtherMembers, BytesOnly} {
 		if classes[cl] {
 			c.Classes = append(c.Classes, cl)
 		}

@@ -93,6 +93,8 @@ type Breaker struct {
 type CatalogFile struct {
 	File   string `json:"file" jsonschema:"required" jsonschema_description:"Beside this file; written by sallyport catalogs pull."`
 	Digest string `json:"digest" jsonschema:"required" jsonschema_description:"The catalog digest that pull prints: applying it is the approval."`
+	// OnChange is by class of changes.
+	OnChange map[string]string `json:"on_change,omitempty" jsonschema_description:"What follows when the server lists something else, by class (added, removed, description, widened, narrowed, hints, other): note (a draft to review; agents keep what was reviewed), void (also: open approvals of the tool are void), stop (also: the tool is out of service until it was reviewed). Default: note for added, void for the others."`
 }
 
 // Tool is a reviewer's word on one tool.

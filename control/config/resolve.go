@@ -251,7 +251,7 @@ func (r *resolver) catalog(p, name string, c Connection, out *control.Connection
 	for _, e := range entries {
 		raw[e.Name] = e.Raw
 	}
-	cat := control.Catalog{Org: control.Org, Connection: name, Digest: digest, State: control.CatalogApproved}
+	cat := control.Catalog{Org: control.Org, Connection: name, Digest: digest, State: control.CatalogApproved, Listed: data}
 	for _, tool := range slices.Sorted(maps.Keys(c.Tools)) {
 		t, tp := c.Tools[tool], p+".tools."+tool
 		if raw[tool] == nil {
@@ -281,6 +281,19 @@ func (r *resolver) catalog(p, name string, c Connection, out *control.Connection
 		})
 	}
 	out.Catalog = digest
+	for _, class := range slices.Sorted(maps.Keys(c.Catalog.OnChange)) {
+		p := p + ".catalog.on_change." + class
+		if !slices.Contains(catalog.Reviewed, catalog.ChangeClass(class)) {
+			r.problem(p, "is no class of changes; they are %s", catalog.Names(catalog.Reviewed))
+			continue
+		}
+		if effect := r.oneOf(p, c.Catalog.OnChange[class], "", "note", "void", "stop"); effect != "" {
+			if out.OnChange == nil {
+				out.OnChange = map[string]string{}
+			}
+			out.OnChange[class] = effect
+		}
+	}
 	r.out.Catalogs[name] = cat
 }
 

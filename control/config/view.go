@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -92,6 +93,9 @@ func viewConnection(c control.Connection) view {
 	}
 	if !c.Catalog.IsZero() {
 		v.set("catalog.digest", c.Catalog.String())
+	}
+	for _, class := range slices.Sorted(maps.Keys(c.OnChange)) {
+		v.set("catalog.on_change."+class, c.OnChange[class])
 	}
 	v.yes("disabled", c.State == control.ConnectionDisabled)
 	return v

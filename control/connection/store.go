@@ -31,6 +31,16 @@ type Store interface {
 	MarkCredential(ctx context.Context, connection, subject string, version int64, state control.CredentialState) error
 	// RemoveCredential forgets every version's sealed bytes and marks the newest one revoked. Errors: [errs.NotFound].
 	RemoveCredential(ctx context.Context, connection, subject string, by control.Person) error
+	// MarkDrift records which tools of a server no longer are as reviewed, and whether each is out of service for it. Errors: [errs.NotFound].
+	MarkDrift(ctx context.Context, connection string, tools map[string]bool) error
+	// PutDraft keeps a list that was not reviewed, in place of the draft before it; one that was rejected stays so. Errors: [errs.NotFound].
+	PutDraft(ctx context.Context, connection string, digest control.Digest, listed []byte) error
+	// NoDraft says that a server lists what was reviewed again.
+	NoDraft(ctx context.Context, connection string) error
+	// Lists returns the lists of a connection ("" for all) in these states, newest first.
+	Lists(ctx context.Context, connection string, states ...control.CatalogState) ([]control.ListedCatalog, error)
+	// RejectDraft rejects a draft. Errors: [errs.Conflict] when it is none any more.
+	RejectDraft(ctx context.Context, connection string, digest control.Digest, by control.Person) error
 	// WantScopes notes what a server asked for beyond what a version has. A version that is not the newest is let be.
 	WantScopes(ctx context.Context, connection, subject string, version int64, scopes []string) error
 

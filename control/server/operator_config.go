@@ -254,14 +254,7 @@ func (o *operatorService) PullCatalog(ctx context.Context, r *sallyportv1.PullCa
 	if c.Kind != control.KindMCP {
 		return nil, errs.Newf(errs.Invalid, "%s is a callback: its tools are written by hand in its catalog file", c.Name)
 	}
-	outcome, err := o.s.jobs.run(ctx, intent.Catalog, c, by)
-	if err != nil {
-		return nil, err
-	}
-	if len(outcome.GetOutput()) == 0 {
-		return nil, errs.Newf(errs.Unreachable, "%s did not list its tools (%s); sallyport connections test %s says where it stops", c.Name, outcome.GetFailure(), c.Name)
-	}
-	entries, err := catalog.Parse(outcome.GetOutput())
+	entries, outcome, err := o.list(ctx, c, by)
 	if err != nil {
 		return nil, err
 	}

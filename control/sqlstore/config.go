@@ -118,6 +118,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, c.Connection, c.Digest, tool.Name, contr
 		if _, err := t.exec("UPDATE connections SET catalog = ? WHERE name = ? AND current = 1", c.Digest, c.Connection); err != nil {
 			return err
 		}
+		if err := t.approveList(c, string(a.By)); err != nil {
+			return err
+		}
 		t.record(audit.KindCatalog, c.Connection, "", "approve", "approved", string(a.By), fmt.Sprintf("digest %s, %d tools", c.Digest, len(c.Tools)))
 	}
 	return nil
@@ -185,8 +188,10 @@ func (t *tx) applyRemovals(a *control.Apply) error {
 		if err := t.supersede(name, by); err != nil {
 			return err
 		}
-		if _, err := t.exec("DELETE FROM drift WHERE connection = ?", name); err != nil {
-			return err
+		for _, table := range []string{"drift", "catalog_lists"} {
+			if _, err := t.exec("DELETE FROM "+table+" WHERE connection = ?", name); err != nil {
+				return err
+			}
 		}
 		if _, err := t.exec("UPDATE credentials SET state = 'revoked', sealed = NULL, modified_at = ? WHERE connection = ?", t.now, name); err != nil {
 			return err

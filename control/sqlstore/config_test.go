@@ -117,12 +117,12 @@ func TestCredentialVersions(t *testing.T) {
 func TestDrift(t *testing.T) {
 	s := openTest(t, testOptions(t, t.TempDir()))
 	w := newWorld(t, s)
-	w.no(s.MarkDrift(bg, "tracker", []string{"create_issue", "other"}))
+	w.no(s.MarkDrift(bg, "tracker", map[string]bool{"create_issue": true, "other": false}))
 	p := w.reload()
-	if !p.Drift["tracker"]["create_issue"] || len(p.Drift["tracker"]) != 2 {
-		t.Fatalf("%+v", p.Drift)
+	if !p.Drift["tracker"]["create_issue"] || len(p.Drift["tracker"]) != 2 || !p.Stopped["tracker"]["create_issue"] || len(p.Stopped["tracker"]) != 1 {
+		t.Fatalf("%+v %+v", p.Drift, p.Stopped)
 	}
-	w.no(s.MarkDrift(bg, "tracker", []string{"other", "create_issue"}))
+	w.no(s.MarkDrift(bg, "tracker", map[string]bool{"other": false, "create_issue": true}))
 	if w.reload().Generation != p.Generation {
 		t.Fatal("the same drift again made a generation")
 	}
@@ -131,6 +131,64 @@ func TestDrift(t *testing.T) {
 		t.Fatalf("%+v", p.Drift)
 	}
 	wantCode(t, s.MarkDrift(bg, "nobody", nil), errs.NotFound)
+}
+
+// TestLists: a list that was rejected stays so when it is seen again, one that another took the place of is a draft again, and what is approved ends the
+// drafts.
+func TestLists(t *testing.T) {
+	s := openTest(t, testOptions(t, t.TempDir()))
+	w := newWorld(t, s)
+	a, b := control.Sum([]byte("a")), control.Sum([]byte("b"))
+	states := func() string {
+		t.Helper()
+		got, err := s.Lists(bg, "tracker", control.CatalogDraft, control.CatalogRejected, control.CatalogSuperseded, control.CatalogApproved)
+		w.no(err)
+		out := map[control.Digest]string{}
+		for _, l := range got {
+			out[l.Digest] = string(l.State)
+		}
+		return out[a] + " " + out[b]
+	}
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want string
+		code errs.Code
+	}{
+		{"seen", func() error { return s.PutDraft(bg, "tracker", a, []byte("a")) }, "draft ", ""},
+		{"another is seen", func() error { return s.PutDraft(bg, "tracker", b, []byte("b")) }, "superseded draft", ""},
+		{"the first is seen again", func() error { return s.PutDraft(bg, "tracker", a, []byte("a")) }, "draft superseded", ""},
+		{"what is none is rejected", func() error { return s.RejectDraft(bg, "tracker", b, ada) }, "draft superseded", errs.Conflict},
+		{"rejected", func() error { return s.RejectDraft(bg, "tracker", a, ada) }, "rejected superseded", ""},
+		{"rejected and seen again", func() error { return s.PutDraft(bg, "tracker", a, []byte("a")) }, "rejected superseded", ""},
+		{"another", func() error { return s.PutDraft(bg, "tracker", b, []byte("b")) }, "rejected draft", ""},
+		{"as reviewed again", func() error { return s.NoDraft(bg, "tracker") }, "rejected superseded", ""},
+		{"of no connection", func() error { return s.PutDraft(bg, "nobody", b, []byte("b")) }, "rejected superseded", errs.NotFound},
+	} {
+		err := step.do()
+		if step.code == "" {
+			w.no(err)
+		} else {
+			wantCode(t, err, step.code)
+		}
+		if got := states(); got != step.want {
+			t.Fatalf("%s: %q, want %q", step.name, got, step.want)
+		}
+	}
+	w.no(s.PutDraft(bg, "tracker", b, []byte("b")))
+	p := w.reload()
+	_, err := s.Apply(bg, &control.Apply{Org: control.Org, By: ada, Expect: p.Generation, Catalogs: []control.Catalog{{
+		Org: control.Org, Connection: "tracker", Digest: a, Tools: p.Catalogs["tracker"].Tools, Listed: []byte("a"),
+	}}})
+	w.no(err)
+	if got := states(); got != "approved superseded" {
+		t.Fatalf("approved: %q", got)
+	}
+	_, err = s.Apply(bg, &control.Apply{Org: control.Org, By: ada, Expect: w.reload().Generation, RemoveConnections: []string{"tracker"}})
+	w.no(err)
+	if got := states(); got != " " {
+		t.Fatalf("removed: %q", got)
+	}
 }
 
 func TestStandingGrantsInTheRecordAndOutOfIt(t *testing.T) {

@@ -126,16 +126,20 @@ func (c *conn) catalogTools(connection string, digest control.Digest) ([]control
 }
 
 func (c *conn) readDrift(p *control.Policy, _ time.Time) error {
-	p.Drift = map[string]map[string]bool{}
-	return c.rows("SELECT connection, tool FROM drift", nil, func(r row) error {
+	p.Drift, p.Stopped = map[string]map[string]bool{}, map[string]map[string]bool{}
+	return c.rows("SELECT connection, tool, stops FROM drift", nil, func(r row) error {
 		var connection, tool string
-		if err := r.scan(&connection, &tool); err != nil {
+		var stops bool
+		if err := r.scan(&connection, &tool, &stops); err != nil {
 			return err
 		}
 		if p.Drift[connection] == nil {
-			p.Drift[connection] = map[string]bool{}
+			p.Drift[connection], p.Stopped[connection] = map[string]bool{}, map[string]bool{}
 		}
 		p.Drift[connection][tool] = true
+		if stops {
+			p.Stopped[connection][tool] = true
+		}
 		return nil
 	})
 }
