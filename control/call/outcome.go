@@ -150,7 +150,9 @@ func (d *driver) apply(ctx context.Context, event journal.Event, set Set, o Outc
 		why.Code = *set.Code
 	}
 	lostRead := event == journal.OnLost && d.row.Effect == control.Read && d.row.Repeat
-	if (event == journal.OnUnsent || lostRead) && !d.row.Cancel && !d.wantCancel {
+	// What would end the same way again (a refused address, a credential that does not open) is not tried twice, as with a write's Prepare.
+	unsent := event == journal.OnUnsent && transient(prepareMessage(o.Failure))
+	if (unsent || lostRead) && !d.row.Cancel && !d.wantCancel {
 		s := d.situation()
 		s.MayRepeat = true
 		if _, err := journal.Next(d.row.State, journal.OnRetry, s); err == nil {

@@ -50,6 +50,7 @@ type rig struct {
 	log     *bytes.Buffer
 	mu      sync.Mutex
 	steps   []control.Step
+	renewer call.Credentials // in place of the store's
 	connect *control.Connection
 	profile *control.Profile
 }
@@ -124,8 +125,12 @@ func (r *rig) start() {
 	if os.Getenv("CALL_LOG") != "" {
 		out = os.Stderr
 	}
+	var credentials call.Credentials = r.db
+	if r.renewer != nil {
+		credentials = r.renewer
+	}
 	r.p = call.New(call.Config{
-		Run: control.NewID(), Store: r.db, Sessions: r.db, Credentials: r.db, Workers: r.workers, Signer: r.workers, Hosts: r.hosts,
+		Run: control.NewID(), Store: r.db, Sessions: r.db, Credentials: credentials, Workers: r.workers, Signer: r.workers, Hosts: r.hosts,
 		Log: slog.New(slog.NewTextHandler(&lockedWriter{w: out, mu: &r.mu}, nil)),
 		Observe: func(_ *control.Call, s control.Step) {
 			r.mu.Lock()

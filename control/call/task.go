@@ -213,6 +213,7 @@ func (d *driver) askTask(ctx context.Context, t task, giveUp bool) (o Outcome, a
 		case toldOutcome:
 			if got.Intent == job.Intent {
 				d.p.cfg.Workers.Acknowledge(run.ID, job.Intent)
+				d.credentialRefused(got.Outcome) // the next question goes with what the renewal brings
 				return got.Outcome, true
 			}
 		case toldRunDown:
@@ -235,6 +236,7 @@ func (d *driver) askTask(ctx context.Context, t task, giveUp bool) (o Outcome, a
 func (d *driver) pollJob(t task, giveUp bool, dec *decision, run Run, now time.Time) (Job, error) {
 	row := *d.row
 	row.Attempt-- // the attempt that made the task
+	d.with = dec.credential
 	credential, sealed, err := d.credential(dec, now)
 	if err != nil {
 		return Job{}, err
