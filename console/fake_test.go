@@ -190,6 +190,13 @@ func (f *fake) Decide(ctx context.Context, r *sallyportv1.DecideRequest) (*sally
 	return &sallyportv1.DecideResponse{Approval: q.GetApproval()}, nil
 }
 
+// change is a decision of somebody else, or a policy that changed.
+func (f *fake) change(id, state, by string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changeLocked(id, state, by, "")
+}
+
 // changeLocked replaces a question's row: a decision, or what makes one unneeded.
 func (f *fake) changeLocked(id, state, by, reason string) {
 	for i, q := range f.questions {

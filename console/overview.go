@@ -95,8 +95,10 @@ func (c *console) overview(w http.ResponseWriter, r *http.Request) error {
 	o.Bars, o.Peak, o.Each = drawn(calls.GetCalls(), now, over)
 	o.Refusals, o.Slow, o.Unread = refusals(calls.GetCalls()), slowest(calls.GetCalls()), unread(calls.GetCalls())
 	o.Waiting, o.Uncertain, o.Switches, o.Machines = len(open.GetApprovals()), len(doubt.GetCalls()), switches.GetSwitches(), o.Status.GetMachines()
-	if o.Waiting > 0 {
-		o.Oldest = open.GetApprovals()[0].GetCreatedMs()
+	for _, q := range open.GetApprovals() {
+		if o.Oldest == 0 || q.GetCreatedMs() < o.Oldest {
+			o.Oldest = q.GetCreatedMs()
+		}
 	}
 	byState := map[string]int{}
 	for _, s := range sessions.GetSessions() {

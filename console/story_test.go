@@ -92,3 +92,10 @@ func history() []*sallyportv1.ShowCallResponse {
 	bad.Events[0].Detail, bad.Events[0].Actor = nasty, nasty
 	return out
 }
+
+// more is one more waiting question.
+func more(id, tool string, waits time.Duration) *sallyportv1.ShowApprovalResponse {
+	q := asks()
+	q.Approval.Id, q.Approval.Tool, q.Approval.CreatedMs = id+questionID[2:], tool, ago(waits)
+	return q
+}

@@ -69,6 +69,9 @@
   listen();
   document.addEventListener("visibilitychange", () => { if (!document.hidden) { listen(); } });
   addEventListener("pagehide", () => { if (source) source.close(); });
+  // A question that ends while it is read says so then.
+  const until = Number(document.querySelector("[data-until]")?.dataset.until);
+  if (until) setTimeout(redraw, Math.min(Math.max(until - Date.now(), 0) + 100, 2 ** 31 - 1));
   // Times go on without events.
   setInterval(() => { if (!document.hidden) redraw(); }, 15000);
 
