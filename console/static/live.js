@@ -77,7 +77,7 @@
 
   // Keys of the inbox: j and k move, Enter opens.
   document.addEventListener("keydown", (e) => {
-    if (e.target.closest("input, textarea, select") || e.ctrlKey || e.metaKey || e.altKey) return;
+    if (!(e.target instanceof Element) || e.target.closest("input, textarea, select") || e.ctrlKey || e.metaKey || e.altKey) return;
     const rows = [...document.querySelectorAll(".queue a")];
     const at = rows.indexOf(document.activeElement);
     const to = e.key === "j" ? at + 1 : e.key === "k" ? Math.max(at - 1, 0) : -1;

@@ -30,7 +30,8 @@ func (s *Server) peopleAPI() *connect.Server {
 // InProcess is the people's API for a client in this process. It has no person of its own: every request carries a session's or a token's secret.
 func (s *Server) InProcess() connect.Transport { return connectinprocess.New(s.peopleAPI()) }
 
-// MountPeople serves the people's API over HTTP to who carries a secret. The caller terminates TLS and checks the Host.
+// MountPeople serves the people's API over HTTP to who carries a secret in a header. No browser adds one by itself, as it does a cookie, so another site
+// or another Host gains nothing here. The caller terminates TLS.
 func (s *Server) MountPeople(mux connecthttp.ServeMux) {
 	connecthttp.Mount(mux, s.peopleAPI(), connecthttp.WithReadMaxBytes(maxRequest))
 }
