@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -61,6 +62,7 @@ type Config struct {
 	State    string // the worker's own directory, STATE/worker; its parent must exist
 	Token    string // enrolment token, used when the directory holds no valid identity
 	Build    string
+	PoolKey  string        // file that holds the pool key, in place of the directory's own; "": that one, made at the first start
 	Capacity int           // intents at once; 0: executor.DefaultCapacity
 	Confine  Confinement   // "": ConfineReport
 	Ports    []uint16      // TCP ports that connections use; empty: any. Control's port and DNS are added
@@ -124,7 +126,11 @@ func open(ctx context.Context, cfg Config) (w *worker, err error) {
 		return w, err
 	}
 	created := false
-	if w.keys, created, err = keyring.Open(w.dir); err != nil {
+	keys, err := poolKey(cfg, w.dir)
+	if err != nil {
+		return w, err
+	}
+	if w.keys, created, err = keyring.Open(keys); err != nil {
 		return w, err
 	}
 	log := cfg.Log.With("id", w.source.ID().String())
@@ -149,6 +155,26 @@ func open(ctx context.Context, cfg Config) (w *worker, err error) {
 		Capacity: cfg.Capacity, Log: cfg.Log,
 	})
 	return w, nil
+}
+
+// maxPoolKey bounds the file of a pool key, in bytes.
+const maxPoolKey = 16 << 10
+
+// poolKey is where the pool key comes from. A key that was to be given and is not there is an error: another one would open nothing.
+func poolKey(cfg Config, own *statefile.Dir) (keyring.Files, error) {
+	if cfg.PoolKey == "" {
+		return own, nil
+	}
+	f, err := os.Open(cfg.PoolKey)
+	if err != nil {
+		return nil, errs.Wrap(errs.Invalid, "the pool key that was to be given cannot be read", err)
+	}
+	defer f.Close()
+	pem, err := io.ReadAll(io.LimitReader(f, maxPoolKey+1))
+	if err != nil || len(pem) == 0 || len(pem) > maxPoolKey {
+		return nil, errs.Wrap(errs.Invalid, "the pool key that was to be given cannot be read", err)
+	}
+	return keyring.Given{PEM: pem}, nil
 }
 
 func guardOf(cfg Config) *netguard.Guard {

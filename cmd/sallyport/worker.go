@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -33,12 +35,25 @@ func (c *workerCmd) Run(ctx context.Context, g *Globals) error {
 	log := c.Log.Logger(g.err).With("part", "worker")
 	err = worker.Run(ctx, worker.Config{
 		State: filepath.Join(state, "worker"), Token: c.Join, Build: buildName(), Capacity: c.Capacity, Confine: worker.Confinement(c.Confine),
-		Ports: c.Port, Life: c.Life, Log: log, Opened: ready(log),
+		Ports: c.Port, Life: c.Life, Log: log, Opened: ready(log), PoolKey: givenKey(os.Getenv("CREDENTIALS_DIRECTORY")),
 	})
 	if errors.Is(err, worker.ErrReplace) {
 		return nil // whoever supervises starts a fresh one
 	}
 	return err
+}
+
+// givenKey is the pool key among the credentials that systemd gives a service (LoadCredential=pool.key:…), or "" where it gives none. One that is there and
+// cannot be read is the worker's error, not another key.
+func givenKey(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	path := filepath.Join(dir, "pool.key")
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return path
 }
 
 // ready tells whoever supervises this process that it holds what is its own.

@@ -140,6 +140,23 @@ func (k *Keyring) forget(name [sha256.Size]byte, o *opened) {
 	clear(o.secret)
 }
 
+// Given holds the pool key of a process that gets it from outside its own directory, such as from systemd's LoadCredential=. Read answers the key, and
+// never asks for another file; there is nothing to write.
+type Given struct{ PEM []byte }
+
+// Read implements [Files].
+func (g Given) Read(name string) ([]byte, error) {
+	if name != keyFile {
+		return nil, errs.New(errs.NotFound, "only the pool key was given")
+	}
+	return append([]byte(nil), g.PEM...), nil
+}
+
+// Write implements [Files]: a key that was given is never made anew.
+func (Given) Write(string, []byte) error {
+	return errs.New(errs.NotAllowed, "the pool key was given, so none is written")
+}
+
 // Close wipes every opened credential.
 func (k *Keyring) Close() {
 	k.mu.Lock()
