@@ -32,8 +32,12 @@ func chromium(t *testing.T) context.Context {
 	if err != nil {
 		t.Fatal("chromium is missing: make prepare installs it")
 	}
+	profile, err := os.MkdirTemp("", "console")
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), guard)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(profile),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true))
 	alloc, endAlloc := chromedp.NewExecAllocator(ctx, opts...)
 	browser, endBrowser := chromedp.NewContext(alloc)
@@ -47,6 +51,9 @@ func chromium(t *testing.T) context.Context {
 		endBrowser()
 		endAlloc()
 		cancel()
+		if err := os.RemoveAll(profile); err != nil {
+			t.Log(err) // its last children still write into it
+		}
 	})
 	return browser
 }
