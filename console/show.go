@@ -38,11 +38,11 @@ func writeVisible(b *strings.Builder, s string) {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			flush(i)
-			fmt.Fprintf(b, `<span class="hid" title="not UTF-8">\x%02x</span>`, s[i])
+			fmt.Fprintf(b, `<span class="hid" title="not UTF-8">\x%02x</span><wbr>`, s[i])
 			clean = i + n
 		case hidden(r):
 			flush(i)
-			fmt.Fprintf(b, `<span class="hid" title="hidden character">U+%04X</span>`, r)
+			fmt.Fprintf(b, `<span class="hid" title="hidden character">U+%04X</span><wbr>`, r)
 			clean = i + n
 		}
 		i += n
