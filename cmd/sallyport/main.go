@@ -64,6 +64,7 @@ type cli struct {
 	Profiles    profilesCmd    `cmd:"" help:"What each kind of sandbox may do."`
 	Grants      grantsCmd      `cmd:"" help:"Standing and session grants."`
 	People      peopleCmd      `cmd:"" help:"Who may come in, and with what."`
+	Sandboxes   sandboxesCmd   `cmd:"" help:"Sandboxes of this machine: what runs, what it prints, what is left of it."`
 	Hosts       hostsCmd       `cmd:"" help:"Machines that run sandboxes."`
 	Workers     workersCmd     `cmd:"" help:"Machines that hold credentials."`
 	Enrol       enrolCmd       `cmd:"" help:"Print a one-time token for a new host or worker."`
@@ -73,9 +74,8 @@ type cli struct {
 	Store       storeCmd       `cmd:"" help:"The database of control."`
 	Audit       auditCmd       `cmd:"" help:"The record of every decision."`
 
-	Attach    notBuilt `cmd:"" help:"Not built: open a session for a sandbox that somebody else starts."`
-	Sandboxes notBuilt `cmd:"" help:"Not built: sandboxes of this host. See sessions."`
-	Login     notBuilt `cmd:"" help:"Not built: sign in by a device code. See people token."`
+	Attach notBuilt `cmd:"" help:"Not built: open a session for a sandbox that somebody else starts."`
+	Login  notBuilt `cmd:"" help:"Not built: sign in by a device code. See people token."`
 
 	Reference referenceCmd `cmd:"" hidden:"" help:"Write the reference pages."`
 }
@@ -90,7 +90,6 @@ var instead = map[string]string{
 	"demo":                "; in a checkout of Sallyport, type: make demo",
 	"attach":              "; sallyport run starts a sandbox of its own",
 	"login":               "; sallyport people token makes a token for SALLYPORT_TOKEN, and on control's machine no sign-in is needed",
-	"sandboxes":           "; sallyport sessions list shows what runs",
 	"sessions park":       "; sallyport sessions close ends one for good",
 	"sessions resume":     "; sallyport run starts a new session",
 	"connections add":     "; write it into sallyport.yaml (sallyport schema says how), then type: sallyport apply",

@@ -71,6 +71,7 @@ type Daemon struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
+	made     map[string]bool // sessions that are being made ready, or taken back
 	revoked  map[string]bool // egress credentials by name
 	mark     *sallyportv1.HighWater
 	// witnessed is the checkpoint that was countersigned last.
@@ -83,7 +84,7 @@ type Daemon struct {
 func New(opts Options) *Daemon {
 	d := &Daemon{
 		opts: opts, log: opts.Log, control: sallyportv1.NewHostClient(opts.Conn), transport: egress.NewTransport(), tmpfs: hostside.MayMount(),
-		sessions: map[string]*session{}, revoked: map[string]bool{}, hub: gate.NewHub(opts.Log),
+		sessions: map[string]*session{}, made: map[string]bool{}, revoked: map[string]bool{}, hub: gate.NewHub(opts.Log),
 	}
 	d.mark = readMark(filepath.Join(opts.Dir, markFile))
 	d.runner = runner.New(runner.Config{
@@ -101,7 +102,8 @@ func (d *Daemon) Run(ctx context.Context, l, gates net.Listener) error {
 		return errs.Wrap(errs.NotAllowed, "the sessions' directory cannot be made", err)
 	}
 	d.ctx = ctx
-	d.recover()
+	d.reap()
+	d.work.Go(func() { d.reaper(ctx) })
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	linked := make(chan error, 1)
@@ -161,10 +163,18 @@ func (d *Daemon) serve(ctx context.Context, c net.Conn) {
 		err = errs.New(errs.TooOld, "this sallyport and the host that runs are of different builds; use the same")
 	}
 	if err == nil {
-		answer.Opened, err = d.open(ctx, r, parent)
+		switch r.Op {
+		case "":
+			answer.Opened, err = d.open(ctx, r, parent)
+		case opRemove:
+			err = d.removeSandbox(ctx, r.Session)
+			answer.Removed = err == nil
+		default:
+			err = errs.New(errs.TooOld, "this sallyport asks for what the host that runs does not know; use the same build")
+		}
 	}
 	if err != nil {
-		d.log.Info("session not opened", "profile", r.Profile, "err", err)
+		d.log.Info("request refused", "op", r.Op, "profile", r.Profile, "session", r.Session, "err", err)
 		answer = reply{Code: errs.CodeOf(err), Message: errs.Message(err)}
 	}
 	if err := c.SetDeadline(time.Now().Add(requestTime)); err != nil {

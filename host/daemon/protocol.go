@@ -13,7 +13,7 @@ import (
 	"sallyport.dev/identity/unixsock"
 )
 
-// host.sock takes one request a connection: open a session. The process at the other end, as the kernel names it, becomes the session's only parent:
+// host.sock takes one request a connection: open a session, or end one ([Remove]). The process at the other end, as the kernel names it, becomes the session's only parent:
 // it alone can open the gate (package gate), and when it is gone the session ends.
 const (
 	maxProtocolLine = 1 << 20
@@ -21,9 +21,14 @@ const (
 	replyTime       = 60 * time.Second
 )
 
+// Ops of a request; opening is the empty one.
+const opRemove = "remove"
+
 // Request asks for a session.
 type Request struct {
 	V        int    `json:"v"`
+	Op       string `json:"op,omitempty"`
+	Session  string `json:"session,omitempty"` // of what is removed
 	Profile  string `json:"profile"`
 	Ticket   string `json:"ticket"` // the owner's
 	Attended bool   `json:"attended"`
@@ -61,6 +66,7 @@ type reply struct {
 	Code    errs.Code `json:"code,omitempty"` // not empty: it failed
 	Message string    `json:"message,omitempty"`
 	Opened  *Opened   `json:"opened,omitempty"`
+	Removed bool      `json:"removed,omitempty"` // and nothing of it was found afterwards
 }
 
 const protocolVersion = 1
@@ -91,11 +97,30 @@ func writeLine(w io.Writer, v any) error {
 
 // Open asks the daemon at path for a session; this process becomes its parent. Errors: [errs.Unreachable], and what the daemon or control say.
 func Open(ctx context.Context, path string, r Request) (*Opened, error) {
+	got, err := ask(ctx, path, r)
+	if err == nil && got.Opened == nil {
+		err = errs.New(errs.Internal, "the host opened nothing")
+	}
+	return got.Opened, err
+}
+
+// Remove has the host on path end a session's sandbox, and returns once nothing of it is left on the machine. Errors: [errs.Unreachable] where
+// no host answers, [errs.NotFound], what the host says.
+func Remove(ctx context.Context, path, session string) error {
+	got, err := ask(ctx, path, Request{Op: opRemove, Session: session})
+	if err == nil && !got.Removed {
+		err = errs.New(errs.Internal, "the host removed nothing")
+	}
+	return err
+}
+
+// ask makes one request.
+func ask(ctx context.Context, path string, r Request) (reply, error) {
 	dialing, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	c, err := unixsock.Dial(dialing, path)
 	if err != nil {
-		return nil, errs.Wrap(errs.Unreachable, "this machine's host does not answer; is it up? Start it with: sallyport up", err)
+		return reply{}, errs.Wrap(errs.Unreachable, "this machine's host does not answer; is it up? Start it with: sallyport up", err)
 	}
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
@@ -111,13 +136,11 @@ func Open(ctx context.Context, path string, r Request) (*Opened, error) {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return reply{}, ctx.Err()
 	case err != nil:
-		return nil, errs.Wrap(errs.Unreachable, "the host went away while it opened the session", err)
+		return reply{}, errs.Wrap(errs.Unreachable, "the host went away while it worked", err)
 	case got.Code != "":
-		return nil, errs.New(got.Code, got.Message)
-	case got.Opened == nil:
-		return nil, errs.New(errs.Internal, "the host opened nothing")
+		return reply{}, errs.New(got.Code, got.Message)
 	}
-	return got.Opened, nil
+	return got, nil
 }

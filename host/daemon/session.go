@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"sallyport.dev/api/sallyport/v1"
 	"sallyport.dev/errs"
@@ -25,6 +26,9 @@ const stateFile = "session.state.json"
 // state is what a daemon must know of a session to take it up again after its own restart. It holds no secret.
 type state struct {
 	Session      string         `json:"session"`
+	Profile      string         `json:"profile"`
+	Harness      string         `json:"harness"`
+	Since        time.Time      `json:"since"`
 	Epoch        int64          `json:"epoch"`
 	Driver       string         `json:"driver"`
 	Demanded     sandbox.Closed `json:"demanded"`
@@ -83,15 +87,17 @@ func (d *Daemon) open(ctx context.Context, r Request, parent proc.ID) (*Opened, 
 	if err != nil {
 		return nil, refused(err)
 	}
-	opened, err := d.ready(granted, driver, r.Insecure, parent)
+	opened, err := d.ready(granted, driver, r, parent)
 	if err != nil {
 		d.closeAtControl(granted.GetSession(), granted.GetEpoch(), "the host could not make its sandbox ready")
 	}
 	return opened, err
 }
 
-func (d *Daemon) ready(granted *sallyportv1.OpenSessionResponse, driver sandbox.Driver, insecure bool, parent proc.ID) (_ *Opened, err error) {
+func (d *Daemon) ready(granted *sallyportv1.OpenSessionResponse, driver sandbox.Driver, r Request, parent proc.ID) (_ *Opened, err error) {
 	dir := filepath.Join(d.sessionsDir(), granted.GetSession())
+	d.making(granted.GetSession(), true)
+	defer d.making(granted.GetSession(), false)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, errs.Wrap(errs.Unavailable, "the session's directory cannot be made", err)
 	}
@@ -113,7 +119,8 @@ func (d *Daemon) ready(granted *sallyportv1.OpenSessionResponse, driver sandbox.
 	}
 	m, box := granted.GetModel(), granted.GetSandbox()
 	s.state = state{
-		Session: granted.GetSession(), Epoch: granted.GetEpoch(), Driver: driver.Name(), Demanded: sandbox.Closed(box.GetClosed()), Insecure: insecure,
+		Session: granted.GetSession(), Profile: r.Profile, Harness: r.Harness, Since: time.Now(), Epoch: granted.GetEpoch(), Driver: driver.Name(),
+		Demanded: sandbox.Closed(box.GetClosed()), Insecure: r.Insecure,
 		UID: uid, GID: gid, PolicyDigest: granted.GetPolicyDigest(), Provider: m.GetProvider(), Source: m.GetSource(), Allow: m.GetAllow(),
 		MaxRequests: m.GetMaxRequests(), MaxBytes: m.GetMaxBytes(), MaxTokens: m.GetMaxTokens(), Supervisor: parent,
 	}
@@ -258,6 +265,8 @@ func (d *Daemon) ended(s *session, r gate.Result) {
 	if d.ctx.Err() != nil && !r.Absent {
 		return // this daemon ends: the next one takes up what could not be proven gone
 	}
+	d.making(s.state.Session, true) // the reaper must not take it up while it is taken back
+	defer d.making(s.state.Session, false)
 	d.forget(s, s.state.Session)
 	s.mu.Lock()
 	reason := s.reason
@@ -271,8 +280,11 @@ func (d *Daemon) ended(s *session, r gate.Result) {
 	default:
 		reason = "the agent ended"
 	}
+	if r.Err == nil {
+		r.Err = d.absent(s.driver, s.dir) // whoever said that it is gone: the kernel is asked
+	}
 	if r.Err != nil {
-		// What still runs keeps its directory, so that the next start finds it.
+		// What still runs keeps its directory, so that the reaper finds it.
 		d.log.Error("a sandbox could not be proven gone", "session", s.state.Session, "err", r.Err)
 	} else if err := s.remove(); err != nil {
 		d.log.Error("a session's directory stays behind", "session", s.state.Session, "err", err)
@@ -281,12 +293,7 @@ func (d *Daemon) ended(s *session, r gate.Result) {
 	d.log.Info("session ended", "session", s.state.Session, "reason", reason, "code", r.Code)
 }
 
-func (s *session) remove() error {
-	if err := s.folder.Remove(); err != nil {
-		return err
-	}
-	return os.RemoveAll(s.dir)
-}
+func (s *session) remove() error { return removeDir(s.dir) }
 
 func (d *Daemon) closeAtControl(id string, epoch int64, reason string) {
 	patience := openTime
@@ -300,27 +307,16 @@ func (d *Daemon) closeAtControl(id string, epoch int64, reason string) {
 	}
 }
 
-// recover takes up what an earlier daemon of this host left. A session whose gate never opened, or whose supervisor is gone, is torn down: the gate
-// finds that out, and ends it.
-func (d *Daemon) recover() {
-	entries, err := os.ReadDir(d.sessionsDir())
-	if err != nil {
-		d.log.Error("sessions cannot be looked up", "err", err)
-		return
-	}
-	for _, e := range entries {
-		if err := d.takeUp(e.Name()); err != nil {
-			d.log.Error("a session cannot be taken up; its directory stays", "session", e.Name(), "err", err)
-		}
-	}
-}
-
+// takeUp serves a session again that an earlier daemon of this host served. One whose gate never opened, or whose supervisor is gone, is torn
+// down: the gate finds that out, and ends it.
 func (d *Daemon) takeUp(id string) error {
 	dir := filepath.Join(d.sessionsDir(), id)
 	s := &session{dir: dir, folder: hostside.Folder{Root: dir}, unbridge: func() {}}
 	b, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.remove() // it was never ready: nothing ran
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), endTime)
+		defer cancel()
+		return Reap(ctx, d.opts.Drivers, dir) // it was never ready
 	}
 	if err != nil {
 		return err
@@ -337,5 +333,9 @@ func (d *Daemon) takeUp(id string) error {
 	if err := d.programs(s); err != nil {
 		return err
 	}
-	return d.take(s)
+	if err := d.take(s); err != nil {
+		d.forget(s, id)
+		return err
+	}
+	return nil
 }

@@ -148,6 +148,18 @@ type Driver interface {
 	// Recover ends what is left of the sandbox in a session's folder after its supervisor died, and returns nil only when nothing of it
 	// runs. It is safe to repeat.
 	Recover(ctx context.Context, dir string) error
+	// Reach finds the sandbox that runs in a session's folder, from any process of the host's user; the caller closes what it returns.
+	// Errors: [errs.NotFound] where none runs.
+	Reach(dir string) (Reached, error)
+}
+
+// Reached is a live sandbox as somebody other than its supervisor sees it. Its methods may be called concurrently.
+type Reached interface {
+	Process() Process  // PID and Start; the rest where the driver wrote it down
+	Workspace() string // "" without one
+	// Exec is as in [Instance]. Errors: [errs.Conflict] once the sandbox ended, [errs.Unavailable] where the driver cannot.
+	Exec(ctx context.Context, c Command, stdio Stdio) (Stream, error)
+	Close()
 }
 
 // Where names the folders of the host that no sandbox may see.

@@ -3,8 +3,6 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -28,11 +26,11 @@ type Background struct {
 	Socket string `json:"socket"` // where the host's gate listens
 }
 
-// Files in the session's folder that a supervisor in the background writes.
-const (
-	outputName = "agent.log"      // what the agent prints; the older half is in agent.log.1
-	logName    = "supervisor.log" // what the supervisor has to say
-)
+// OutputName is the file in the session's folder that keeps what the agent prints; the older half is in the same name with .1.
+const OutputName = "agent.log"
+
+// logName is the file in the session's folder in which a supervisor in the background says what it has to say.
+const logName = "supervisor.log"
 
 // maxOutput is the size at which the agent's output begins a new file; two are kept.
 const maxOutput = 8 << 20
@@ -130,65 +128,5 @@ func (b Background) run(drivers sandbox.Registry, log *slog.Logger) (Outcome, er
 	if err != nil {
 		return failed, err
 	}
-	out, err := newRotated(filepath.Join(b.Job.Plan.Dir, outputName))
-	if err != nil {
-		return failed, err
-	}
-	outcome, err := Run(context.Background(), Config{Job: b.Job, Driver: driver, Host: client, Stdio: Stdio{Out: out.in, Err: out.in}, Log: log})
-	if kept := out.Close(); kept != nil {
-		log.Error("the agent's output was not kept whole", "err", kept)
-	}
-	return outcome, err
-}
-
-// rotated is a log of bounded size: what is written to in goes to a file, and the file before it is kept.
-type rotated struct {
-	in   *os.File
-	done chan error
-}
-
-func newRotated(path string) (*rotated, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, errs.Wrap(errs.Unavailable, "the agent's output cannot be kept", err)
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		f.Close()
-		return nil, errs.Wrap(errs.Unavailable, "the agent's output cannot be kept", err)
-	}
-	out := &rotated{in: w, done: make(chan error, 1)}
-	go func() {
-		defer r.Close()
-		out.done <- rotate(path, f, r)
-	}()
-	return out, nil
-}
-
-func rotate(path string, f *os.File, r io.Reader) error {
-	size, err := f.Seek(0, io.SeekEnd)
-	for err == nil {
-		var n int64
-		n, err = io.CopyN(f, r, max(maxOutput-size, 1))
-		if size += n; err == nil && size >= maxOutput {
-			_ = f.Close()
-			if err = os.Rename(path, path+".1"); err != nil {
-				break
-			}
-			f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-			size = 0
-		}
-	}
-	_ = f.Close()
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	_, _ = io.Copy(io.Discard, r) // a full disk must not stop the agent
-	return fmt.Errorf("the agent's output: %w", err)
-}
-
-// Close ends the log.
-func (r *rotated) Close() error {
-	_ = r.in.Close()
-	return <-r.done
+	return Run(context.Background(), Config{Job: b.Job, Driver: driver, Host: client, Log: log})
 }

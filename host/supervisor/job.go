@@ -123,7 +123,16 @@ func (r *run) whole(ctx context.Context) (err error) {
 	if err := harness.Write(r.home(), r.Job.Home, facts.GuestUID, facts.GuestGID); err != nil {
 		return err
 	}
-	streams, err := openStreams(r.Stdio)
+	kept, err := newRotated(filepath.Join(r.Job.Plan.Dir, OutputName))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if lost := kept.Close(); lost != nil {
+			r.Log.Error("the agent's output was not kept whole", "err", lost)
+		}
+	}()
+	streams, err := openStreams(r.Stdio, kept)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,8 @@ type streams struct {
 
 	untidy bool // the agent had no chance to put the terminal right
 
+	record io.Writer // a second reader of all output, which never blocks for long
+
 	copies sync.WaitGroup // output, until the sandbox's ends are closed
 	input  sync.WaitGroup
 	wake   *os.File // closing it ends the copying of input
@@ -36,8 +38,8 @@ func isTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd()
 
 // openStreams makes the sandbox's streams. Output is copied from the start, for what the driver prints before the agent runs; input once the
 // agent does.
-func openStreams(outer Stdio) (_ *streams, err error) {
-	s := &streams{outer: outer}
+func openStreams(outer Stdio, record io.Writer) (_ *streams, err error) {
+	s := &streams{outer: outer, record: record}
 	defer func() {
 		if err != nil {
 			s.handOver()
@@ -80,11 +82,11 @@ func (s *streams) output(to *os.File) (*os.File, error) {
 	s.copies.Go(func() {
 		defer r.Close()
 		if to == nil {
-			_, _ = io.Copy(io.Discard, r)
+			_, _ = io.Copy(s.record, r)
 			return
 		}
-		if _, err := io.Copy(to, r); err != nil {
-			_, _ = io.Copy(io.Discard, r) // the reader went away; the agent must not block for ever
+		if _, err := io.Copy(to, io.TeeReader(r, s.record)); err != nil {
+			_, _ = io.Copy(s.record, r) // the reader went away; the agent must not block for ever
 		}
 	})
 	return w, nil
@@ -97,6 +99,7 @@ func (s *streams) copyOut(to, from *os.File) {
 		for {
 			n, err := from.Read(buffer)
 			if n > 0 {
+				_, _ = s.record.Write(buffer[:n])
 				_, _ = to.Write(buffer[:n])
 			}
 			if err != nil {

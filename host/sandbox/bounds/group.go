@@ -133,6 +133,34 @@ func write(dir, file, value string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0o644)
 }
 
+// Name is what the control groups of one start of a session's sandbox are called.
+func Name(session string, epoch int64) string { return prefix(session) + strconv.FormatInt(epoch, 10) }
+
+func prefix(session string) string { return "sallyport-" + session + "-" }
+
+// Candidates are all the directories that [Make] may make for a name.
+func Candidates(name string) []string {
+	var dirs []string
+	for _, h := range hierarchies() {
+		for _, parent := range h.parents() {
+			dirs = append(dirs, filepath.Join(parent, name))
+		}
+	}
+	return dirs
+}
+
+// Left are the control groups of any start of a session that exist, where this process would have made them.
+func Left(session string) []string {
+	var dirs []string
+	for _, pattern := range Candidates(prefix(session) + "*") {
+		found, err := filepath.Glob(pattern)
+		if err == nil { // the pattern is ours
+			dirs = append(dirs, found...)
+		}
+	}
+	return dirs
+}
+
 // Attach returns the group of directories that [Group.Dirs] once gave.
 func Attach(dirs []string) *Group { return &Group{dirs: slices.Clone(dirs)} }
 

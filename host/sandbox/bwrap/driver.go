@@ -113,8 +113,9 @@ func (d *Driver) Prepare(ctx context.Context, plan sandbox.Plan) (_ sandbox.Inst
 	}
 	in.plan.Bounds = plan.Bounds.WithDefaults()
 	in.traces = traces{
-		Session: plan.Session, Epoch: plan.Epoch, UID: in.uid, OwnUID: in.uid != os.Geteuid(), Where: plan.Where,
-		Workspace: in.plan.Workspace.Path, Protected: in.protected(),
+		Session: plan.Session, Epoch: plan.Epoch, UID: in.uid, GID: in.gid, OwnUID: in.uid != os.Geteuid(), Where: plan.Where,
+		Workspace: in.plan.Workspace.Path, Protected: in.protected(), Env: in.plan.Env, Workdir: sandbox.Workdir(in.plan.Workspace), Nested: in.plan.Nested,
+		Bounds: in.plan.Bounds,
 	}
 	if err := in.traces.save(plan.Dir); err != nil {
 		return nil, err

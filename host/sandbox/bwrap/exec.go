@@ -110,7 +110,7 @@ func (in *instance) Exec(ctx context.Context, c sandbox.Command, stdio sandbox.S
 func (in *instance) enterOrder(c sandbox.Command) ([]byte, error) {
 	dir := c.Dir
 	if dir == "" {
-		dir = sandbox.Workdir(in.plan.Workspace)
+		dir = in.traces.Workdir
 	}
 	e := enter{Args: c.Args, Env: sandbox.Settle(slices.Concat(in.plan.Env, c.Env)), Dir: dir, Nested: in.plan.Nested}
 	if in.levels.PIDs == sandbox.Rlimit {

@@ -99,12 +99,17 @@ func (in *instance) boot(ctx context.Context, stdio sandbox.Stdio) (p sandbox.Pr
 			}
 		}
 	}()
+	name := bounds.Name(in.plan.Session, in.plan.Epoch)
+	in.traces.Cgroups = bounds.Candidates(name) // before one is made: who dies in between leaves none that nobody knows of
+	if err := in.traces.save(in.plan.Dir); err != nil {
+		return p, err
+	}
 	var group *bounds.Group
-	group, levels := bounds.Make(fmt.Sprintf("sallyport-%s-%d", in.plan.Session, in.plan.Epoch), in.plan.Bounds)
+	group, levels := bounds.Make(name, in.plan.Bounds)
 	in.mu.Lock()
 	in.group, in.levels = group, in.limitLevels(levels)
 	in.mu.Unlock()
-	in.traces.Cgroups = group.Dirs()
+	in.traces.Cgroups, in.traces.Levels = group.Dirs(), in.levels
 	if err := in.traces.save(in.plan.Dir); err != nil {
 		return p, err
 	}

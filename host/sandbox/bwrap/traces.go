@@ -20,7 +20,8 @@ const tracesName = "sandbox.json"
 type traces struct {
 	Session   string        `json:"session"`
 	Epoch     int64         `json:"epoch"`
-	UID       int           `json:"uid"`     // of the sandbox's processes
+	UID       int           `json:"uid"` // of the sandbox's processes
+	GID       int           `json:"gid"`
 	OwnUID    bool          `json:"own_uid"` // no other process has it
 	Workspace string        `json:"workspace"`
 	Protected []string      `json:"protected"`
@@ -28,6 +29,12 @@ type traces struct {
 	Outer     proc.ID       `json:"outer"`
 	First     proc.ID       `json:"first"`
 	Where     sandbox.Where `json:"where"`
+	// What a further command in the sandbox gets, from whichever process starts it.
+	Env     []string       `json:"env,omitempty"`
+	Workdir string         `json:"workdir"`
+	Nested  bool           `json:"nested,omitempty"`
+	Bounds  sandbox.Bounds `json:"bounds"`
+	Levels  sandbox.Levels `json:"levels"`
 }
 
 func (t *traces) save(dir string) error {

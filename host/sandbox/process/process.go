@@ -91,6 +91,36 @@ func (d *Driver) Recover(ctx context.Context, dir string) error {
 	return end(ctx, filepath.Base(dir), nil)
 }
 
+// Reach implements [sandbox.Driver].
+func (d *Driver) Reach(dir string) (sandbox.Reached, error) {
+	want := []byte(marker + "=" + filepath.Base(dir))
+	for _, pid := range proc.Find(func(pid int) bool { return pid != os.Getpid() && proc.Runs(pid) && hasVariable(pid, want) }) {
+		if s, err := proc.Read(pid); err == nil {
+			return reached{s.ID}, nil
+		}
+	}
+	return nil, errs.New(errs.NotFound, "no agent of this session runs")
+}
+
+// reached is the first process of a session that was found.
+type reached struct{ id proc.ID }
+
+// Process implements [sandbox.Reached].
+func (r reached) Process() sandbox.Process {
+	return sandbox.Process{PID: r.id.PID, Start: r.id.Start}
+}
+
+// Workspace implements [sandbox.Reached]: nothing is shut in.
+func (r reached) Workspace() string { return "" }
+
+// Exec implements [sandbox.Reached].
+func (r reached) Exec(context.Context, sandbox.Command, sandbox.Stdio) (sandbox.Stream, error) {
+	return nil, errs.New(errs.Unavailable, "this session has no sandbox to enter: its agent runs on this machine itself, and so does any command that you type")
+}
+
+// Close implements [sandbox.Reached].
+func (r reached) Close() {}
+
 type instance struct {
 	driver *Driver
 	plan   sandbox.Plan
